@@ -1,0 +1,1 @@
+"""Which sensors a client owns, and when they drop out."""

@@ -1,0 +1,113 @@
+"""The client's side of a round: every backend, in whichever process or device, ends up here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from communis.core import Answer, Ask, Batch, Client, CommunisError, Samples, Score
+from communis.fleet import AnyMethod, BoundFleet
+from communis.wire import decode, encode, payload_types
+
+EVAL_BATCH = 512
+
+
+class StateStore:
+    """Private client state on the client's own disk: one file per client and round, written whole or not at all."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def path(self, client: int, round: int) -> Path:
+        return self.folder / f"{client:06d}-{round:06d}.safetensors"
+
+    def read(self, client: int, round: int) -> bytes:
+        path = self.path(client, round)
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise CommunisError(f"{path}: private state of client {client} is gone ({error.strerror}); start a new run") from None
+
+    def write(self, client: int, round: int, data: bytes) -> None:
+        path = self.path(client, round)
+        partial = path.with_suffix(".partial")
+        partial.write_bytes(data)
+        partial.replace(path)
+
+    def versions(self) -> dict[int, set[int]]:
+        """The rounds of which every client has a state here; half-written files are removed."""
+        found: dict[int, set[int]] = {}
+        for partial in self.folder.glob("*.partial"):
+            partial.unlink()
+        for path in self.folder.glob("*.safetensors"):
+            client, round = path.stem.split("-")
+            found.setdefault(int(client), set()).add(int(round))
+        return found
+
+    def drop(self, client: int, round: int) -> None:
+        self.path(client, round).unlink(missing_ok=True)
+
+
+class Executor:
+    """Performs asks, one at a time, with one scratch model per architecture and sensor suite."""
+
+    def __init__(self, fleet: BoundFleet, store: StateStore, subsets: str = "each") -> None:
+        self.fleet, self.store, self.subsets = fleet, store, subsets
+        self.method: AnyMethod = fleet.method
+        _, self.state_type, self.down_type, _ = payload_types(type(self.method))
+
+    def perform(self, ask: Ask) -> Answer:
+        client = self.fleet.client(ask.client, ask.round, fresh=ask.since < 0)
+        if ask.since < 0:
+            state = self.method.start_client(client)
+        else:
+            state = decode(self.store.read(ask.client, ask.since), self.state_type)
+        down = decode(ask.down, self.down_type)
+        state = self.method.adopt(client, state, down)
+        if ask.kind == "evaluate":
+            with torch.no_grad(), client.streams.torch("evaluation", ask.round, ask.client):
+                return Answer(ask.client, scores=list(self._scores(client, state)))
+        if ask.kind == "settle":
+            state = self.method.settle(client, state, down)
+            return Answer(ask.client, keeps_state=self._keep(ask, state))
+        state, up = self.method.local(client, state, down)
+        return Answer(ask.client, encode(up).data, self._keep(ask, state), client.log.get("loss", float("nan")))
+
+    def _keep(self, ask: Ask, state: Any) -> bool:
+        """Private state goes to disk; one without a single tensor needs no file, `start_client` makes it again."""
+        message = encode(state)
+        if message.payload:
+            self.store.write(ask.client, ask.round, message.data)
+        return bool(message.payload)
+
+    def _scores(self, client: Client, state: Any) -> Iterator[tuple[str, str, Score]]:
+        splits: list[tuple[str, Samples]] = [("val", client.val), ("test", client.test)]
+        client.model.eval()
+        for (split, samples), subset in product(splits, subsets_of(client.card.modalities, self.subsets)):
+            if not len(samples):
+                continue
+            predictions, targets = [], []
+            for indices in torch.arange(len(samples)).split(EVAL_BATCH):
+                batch = only(samples.batch(indices), subset)
+                predictions.append(self.method.predict(client, state, batch))
+                targets.append(batch.target)
+            for score in client.task.scores(torch.cat(predictions).cpu(), torch.cat(targets).cpu()):
+                yield split, "+".join(subset), score
+
+
+def subsets_of(modalities: Sequence[str], which: str) -> list[tuple[str, ...]]:
+    """The modality subsets to score: all that the client owns, and with "each" every single one of them too."""
+    singles = [(m,) for m in modalities] if which == "each" and len(modalities) > 1 else []
+    return [tuple(modalities), *singles]
+
+
+def only(batch: Batch, subset: Sequence[str]) -> Batch:
+    """The batch with every modality outside `subset` marked absent."""
+    present = {m: p if m in subset else torch.zeros_like(p) for m, p in batch.present.items()}
+    return replace(batch, present=present)

@@ -1,0 +1,250 @@
+"""The default backend: this machine. Persistent worker processes with one torch thread each, or this process alone.
+
+Work goes out longest client first, answers come back in client order, and every message is read and summed in that order: the
+bits of a run do not depend on the number of workers. Large messages travel through files in shared memory that readers map;
+equal ones (a model that is the same for everybody) are stored once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from communis.backends.executor import Executor, StateStore
+from communis.core import Answer, Ask, CommunisError
+from communis.fleet import AnyMethod, Fleet
+
+SMALL = 32_768  # bytes; shorter messages go through the pipe itself
+
+
+class WorkerError(CommunisError):
+    """A client's own code failed; the text holds its traceback."""
+
+
+class InProcess:
+    def __init__(
+        self,
+        fleet: Fleet,
+        method: AnyMethod,
+        states: Path | None = None,
+        *,
+        workers: int = 0,
+        device: str = "cpu",
+        subsets: str = "each",
+        start_method: str = "",
+    ) -> None:
+        """workers: processes; 1: none besides this one; 0: one per core. states: where private client state lives."""
+        self.workers = workers or (os.cpu_count() or 1 if device == "cpu" else 1)
+        self._scratch = tempfile.TemporaryDirectory(prefix="communis-", dir=_shared_memory())
+        self._mail = Path(self._scratch.name)
+        self._spare = tempfile.TemporaryDirectory(prefix="communis-states-")
+        self._store = StateStore(states or Path(self._spare.name))
+        self._job = (fleet, method, self._store.folder, device, subsets)
+        self._context = multiprocessing.get_context(start_method or default_start_method(device))
+        self._pool: list[_Worker] = []
+        self._executor: Executor | None = None
+        self._cost = {card.id: card.samples * len(card.modalities) for card in fleet.bind(method).cards}
+        self._versions = self._store.versions()  # of every client's private state on disk
+
+    def perform(self, asks: Sequence[Ask]) -> Iterator[Answer]:
+        here = self.workers == 1 or len(asks) == 1
+        for ask, answer in zip(asks, (self._here if here else self._in_workers)(asks), strict=True):
+            if answer.keeps_state:
+                self._versions.setdefault(ask.client, set()).add(ask.round)
+            yield answer
+
+    def commit(self, keep: Mapping[int, int]) -> None:
+        for client, rounds in self._versions.items():
+            for old in sorted(rounds - {keep.get(client, -1)}):
+                self._store.drop(client, old)
+                rounds.discard(old)
+
+    def close(self) -> None:
+        for worker in self._pool:
+            worker.stop()
+        self._pool = []
+        self._scratch.cleanup()
+        self._spare.cleanup()
+
+    def _here(self, asks: Sequence[Ask]) -> Iterator[Answer]:
+        if self._executor is None:
+            self._executor = _executor(self._job)
+        for ask in asks:
+            with one_thread():
+                answer = self._executor.perform(ask)
+            yield answer
+
+    def _in_workers(self, asks: Sequence[Ask]) -> Iterator[Answer]:
+        while len(self._pool) < min(self.workers, len(asks)):
+            self._pool.append(_Worker(self._context, self._job, self._mail / f"worker{len(self._pool)}"))
+        letters = _Letters(self._mail)
+        waiting = deque(sorted(range(len(asks)), key=lambda i: (-self._cost[asks[i].client], i)))
+        answers: dict[int, Answer] = {}
+        busy: dict[Connection, tuple[_Worker, int]] = {}
+        try:
+            due = 0
+            while due < len(asks):
+                for worker in self._pool:
+                    if worker.idle and waiting:
+                        index = waiting.popleft()
+                        worker.send(asks[index], letters.post(asks[index].down))
+                        busy[worker.pipe] = worker, index
+                if due in answers:
+                    yield answers.pop(due)
+                    due += 1
+                    continue
+                for pipe in wait(list(busy)):
+                    worker, index = busy.pop(pipe)  # type: ignore[arg-type]
+                    answers[index] = worker.receive(asks[index].client)
+        finally:
+            letters.close()
+
+
+class _Letters:
+    """Messages to workers: short ones as they are, long ones as files in shared memory, each content once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._posted: dict[int, tuple[bytes, str]] = {}
+
+    def post(self, data: bytes) -> bytes | str:
+        if len(data) < SMALL:
+            return data
+        if id(data) not in self._posted:
+            path = self.folder / f"down{len(self._posted)}"
+            path.write_bytes(data)
+            self._posted[id(data)] = data, str(path)
+        return self._posted[id(data)][1]
+
+    def close(self) -> None:
+        for _, path in self._posted.values():
+            Path(path).unlink(missing_ok=True)
+
+
+class _Worker:
+    """A process that performs one ask at a time; the parent's end of it."""
+
+    def __init__(self, context: Any, job: tuple[Any, ...], outbox: Path) -> None:
+        self._start = lambda: self._spawn(context, job, outbox)
+        self._start()
+
+    def _spawn(self, context: Any, job: tuple[Any, ...], outbox: Path) -> None:
+        self.pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, job, str(outbox)), daemon=True)
+        with warnings.catch_warnings():  # newer Pythons warn of any fork beside a thread; ours is a progress bar's
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._process.start()
+        theirs.close()
+        self.idle = True
+
+    def send(self, ask: Ask, letter: bytes | str) -> None:
+        self.pipe.send((replace(ask, down=b""), letter))
+        self.idle = False
+
+    def receive(self, client: int) -> Answer:
+        """Its answer. If the process died (out of memory, killed), the client failed and a new process takes its place."""
+        try:
+            answer, up, failure = self.pipe.recv()
+        except (EOFError, ConnectionError):
+            self._process.join()
+            code = self._process.exitcode
+            self._start()
+            return Answer(client, failure=f"the worker process died (exit code {code}); is there enough memory?")
+        self.idle = True
+        if failure:
+            raise WorkerError(f"client {client} failed:\n{failure}")
+        return replace(answer, up=Path(up).read_bytes() if isinstance(up, str) else up)
+
+    def stop(self) -> None:
+        try:
+            self.pipe.send(None)
+        except (OSError, ValueError):
+            pass
+        self._process.join(timeout=5)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self.pipe.close()
+
+
+def _serve(pipe: Connection, job: tuple[Any, ...], outbox: str) -> None:
+    """The worker's loop. Ctrl-C is for the parent: it finishes the round and then stops the workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    executor: Executor | None = None
+    while True:
+        try:
+            task = pipe.recv()
+        except EOFError:
+            return
+        if task is None:
+            return
+        ask, letter = task
+        try:
+            executor = executor or _executor(job)
+            answer = executor.perform(replace(ask, down=Path(letter).read_bytes() if isinstance(letter, str) else letter))
+            up: bytes | str = answer.up
+            if len(answer.up) >= SMALL:
+                Path(outbox).write_bytes(answer.up)
+                up = outbox
+            pipe.send((replace(answer, up=b""), up, ""))
+        except Exception:
+            pipe.send((None, b"", traceback.format_exc()))
+
+
+def _executor(job: tuple[Any, ...]) -> Executor:
+    fleet, method, states, device, subsets = job
+    return Executor(fleet.bind(method, device), StateStore(states), subsets)
+
+
+def default_start_method(device: str) -> str:
+    """fork where it is safe and quick (Linux, CPU); spawn elsewhere, and with accelerators, which do not survive a fork."""
+    return "fork" if sys.platform == "linux" and device == "cpu" else "spawn"
+
+
+def keep_freed_memory() -> None:
+    """Tells glibc to keep freed blocks: training frees and asks for the same megabytes every step, and handing them back to
+    the system costs a page fault per 4 KB. A no-op elsewhere."""
+    if sys.platform == "linux":
+        try:
+            libc = ctypes.CDLL(None)
+            libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
+            libc.mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD
+        except (OSError, AttributeError):  # another C library
+            return
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Sums have one order, as in a worker; the caller's number of threads is restored."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _shared_memory() -> str | None:
+    """A folder in shared memory with room to spare, else the system's temporary folder."""
+    folder = "/dev/shm"
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+        return None
+    room = os.statvfs(folder)
+    return folder if room.f_bavail * room.f_frsize > 512 << 20 else None

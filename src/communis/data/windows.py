@@ -1,0 +1,119 @@
+"""Windows: fixed-length pieces of recordings, side by side, with their split. Arrays may be memory-mapped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from communis.core import CommunisError, Modality, Task
+from communis.data.recording import Array, Dataset, Recording
+from communis.tasks import Classification
+
+TRAIN, VAL, TEST = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Windows:
+    inputs: Mapping[Modality, Array]  # (N, channels, ...) float32
+    target: Array  # (N,) int64 or (N, columns) float32
+    owner: Array  # (N,) int64: subject, or whoever else the windows belong to
+    split: Array  # (N,) int8: TRAIN, VAL or TEST
+    task: Task
+    present: Mapping[Modality, Array] = field(default_factory=dict)  # (N,) bool; a modality not named is always present
+    labels: tuple[str, ...] = ()  # class names
+
+    def __post_init__(self) -> None:
+        if not self.inputs:
+            raise CommunisError("windows need at least one modality")
+        lengths = {m: len(values) for m, values in self.inputs.items()}
+        lengths |= {"target": len(self.target), "owner": len(self.owner), "split": len(self.split)}
+        lengths |= {f"present.{m}": len(flags) for m, flags in self.present.items()}
+        if len(set(lengths.values())) != 1:
+            raise CommunisError(f"windows of unequal number: {lengths}")
+        bad = [m for m in self.inputs if not m.isidentifier()]
+        if bad:
+            raise CommunisError(f"modality names must be identifiers (letters, digits, _), got {', '.join(bad)}")
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    @property
+    def modalities(self) -> tuple[Modality, ...]:
+        return tuple(sorted(self.inputs))
+
+    @property
+    def channels(self) -> dict[Modality, int]:
+        return {m: self.inputs[m].shape[1] for m in self.modalities}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Memory-mapped arrays are pickled as where they lie, so that a spawned worker maps them again."""
+        state = dict(self.__dict__)
+        state["inputs"] = {m: _where(values) for m, values in self.inputs.items()}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state["inputs"] = {m: v.open() if isinstance(v, _Mapped) else v for m, v in state["inputs"].items()}
+        self.__dict__.update(state)
+
+
+@dataclass(frozen=True)
+class _Mapped:
+    filename: str
+    dtype: str
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def open(self) -> Array:
+        raw = np.memmap(self.filename, mode="r", dtype=np.uint8)
+        return np.ndarray(self.shape, self.dtype, raw, self.offset, self.strides)
+
+
+def _where(values: Array) -> Array | _Mapped:
+    root = values
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    if not isinstance(root, np.memmap) or root.filename is None:
+        return values
+    start = values.__array_interface__["data"][0] - root.__array_interface__["data"][0] + root.offset
+    return _Mapped(str(root.filename), values.dtype.str, start, values.shape, values.strides)
+
+
+def cut(dataset: Dataset, seconds: float, shares: tuple[float, float, float] = (0.6, 0.2, 0.2)) -> Windows:
+    """Windows without overlap; within each recording the first part trains, the next validates, the last tests.
+
+    Time is never shuffled, so no test window lies between training windows.
+    """
+    parts = [_pieces(recording, seconds) for recording in dataset.recordings]
+    counts = [len(next(iter(part.values()))) for part in parts]
+    if not sum(counts):
+        longest = max(r.seconds for r in dataset.recordings)
+        raise CommunisError(f"no recording holds a window of {seconds} s; the longest has {longest:.1f} s")
+    inputs = {m: np.concatenate([part[m] for part in parts]) for m in dataset.modalities}
+    repeat = np.repeat(np.arange(len(parts)), counts)
+    return Windows(
+        inputs=inputs,
+        target=np.array([r.label for r in dataset.recordings], np.int64)[repeat],
+        owner=np.array([r.subject for r in dataset.recordings], np.int64)[repeat],
+        split=np.concatenate([_split(n, shares) for n in counts]),
+        task=Classification(len(dataset.labels)),
+        labels=dataset.labels,
+    )
+
+
+def _pieces(recording: Recording, seconds: float) -> dict[Modality, Array]:
+    count = int(recording.seconds // seconds)
+    pieces = {}
+    for m, values in recording.streams.items():
+        steps = round(seconds * recording.rates[m])
+        piece = np.asarray(values[: count * steps], np.float32).reshape(count, steps, values.shape[1])
+        pieces[m] = piece.transpose(0, 2, 1)
+    return pieces
+
+
+def _split(count: int, shares: tuple[float, float, float]) -> Array:
+    bounds = np.round(np.cumsum(shares)[:2] / sum(shares) * count).astype(int)
+    return np.searchsorted(bounds, np.arange(count), side="right").astype(np.int8)

@@ -1,0 +1,80 @@
+"""The one local training loop. A method brings a loss, the paths that train, and an adjustment of the gradients if it has one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from communis.core import Batch, Client, Model, Output
+from communis.optim import OptimizerName, make_optimizer
+
+Loss = Callable[[Output, Batch], Tensor]
+Adjust = Callable[[Model], None]
+
+
+@dataclass(frozen=True)
+class Trained:
+    steps: int
+    loss: float  # mean over all samples seen; NaN if there were none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How a client trains; the hyper-parameters that every method with local training shares."""
+
+    lr: float = 0.05  # learning rate of the local optimiser
+    epochs: int = 1  # passes over the client's training windows per round
+    batch: int = 32  # windows per step
+    optimizer: OptimizerName = "sgd"  # its state starts afresh every round
+    momentum: float = 0.0  # sgd only
+    weight_decay: float = 0.0
+    max_steps: int = 0  # stop after so many steps per round; 0: whole epochs
+
+    def train(
+        self,
+        client: Client,
+        *,
+        loss: Loss | None = None,
+        paths: Collection[str] | None = None,
+        adjust: Adjust | None = None,
+        epochs: int | None = None,
+    ) -> Trained:
+        """Trains `client.model` in place; parameters outside `paths` keep their bits.
+
+        loss: task loss unless given. adjust: called after every backward pass, before the step.
+        """
+        model, task, data = client.model, client.task, client.train
+        loss = loss or (lambda output, batch: task.loss(output.prediction, batch.target))
+        chosen = [(path, p) for path, p in model.named_parameters() if paths is None or path in paths]
+        frozen = [p for path, p in model.named_parameters() if paths is not None and path not in paths]
+        optimizer = make_optimizer(self.optimizer, [p for _, p in chosen], self.lr, self.momentum, self.weight_decay)
+        order = client.generator("batches")
+        seen, steps, total = 0, 0, 0.0
+        model.train()
+        for p in frozen:
+            p.requires_grad_(False)
+        try:
+            with client.streams.torch("client", client.round, client.card.id):
+                for _ in range(self.epochs if epochs is None else epochs):
+                    for indices in torch.from_numpy(order.permutation(len(data))).split(self.batch):
+                        if self.max_steps and steps == self.max_steps:
+                            break
+                        batch = data.batch(indices)
+                        for _, p in chosen:
+                            p.grad = None
+                        value = loss(model(batch), batch)
+                        value.backward()  # type: ignore[no-untyped-call]
+                        if adjust is not None:
+                            adjust(model)
+                        optimizer.step()
+                        steps, seen, total = steps + 1, seen + len(batch), total + float(value.detach()) * len(batch)
+        finally:
+            for p in frozen:
+                p.requires_grad_(True)
+            for _, p in chosen:
+                p.grad = None
+        client.log["loss"] = total / seen if seen else float("nan")
+        return Trained(steps, client.log["loss"])

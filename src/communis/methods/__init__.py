@@ -1,0 +1,1 @@
+"""Federated methods, one file per paper: Server, Down, Up, Method."""

@@ -1,0 +1,83 @@
+"""FedDyn. Acar et al., ICLR 2021, Algorithm 1.
+https://arxiv.org/abs/2111.04263
+
+Names follow the paper: theta the model, g_k the client's stored gradient, h the server's, m clients, alpha the regulariser.
+Deviation: the local minimisation is `epochs` passes of the local optimiser, as in the paper's experiments.
+Deviation: m and |P_t| are counted per parameter path, so clients may lack modalities.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from communis.core import Card, Client, CommunisError, FleetView, Method, Model, Replies
+from communis.local import Recipe
+from communis.state import State
+
+
+@dataclass(frozen=True)
+class Server:
+    theta: State
+    h: State
+    m: State  # clients that own each path
+
+
+@dataclass(frozen=True)
+class Private:
+    g_k: State  # gradient of the local loss at the last local model
+    buffers: State
+
+
+@dataclass(frozen=True)
+class Down:
+    theta: State
+
+
+@dataclass(frozen=True)
+class Up:
+    dtheta: State  # theta_k - theta
+
+
+@dataclass(frozen=True)
+class FedDyn(Recipe, Method[Server, Private, Down, Up]):
+    """A dynamic regulariser makes the clients' optima agree with the common one."""
+
+    alpha: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.alpha <= 0:
+            raise CommunisError(f"feddyn needs alpha > 0, got {self.alpha}")
+
+    def start_server(self, fleet: FleetView) -> Server:
+        m = State({path: torch.tensor(float(max(1, fleet.holders(path)))) for path in fleet.params})
+        return Server(theta=fleet.params, h=fleet.params.zeros(), m=m)
+
+    def start_client(self, client: Client) -> Private:
+        return Private(g_k=State.of(client.model).zeros(), buffers=State.buffers(client.model))
+
+    def down(self, server: Server, card: Card) -> Down:
+        return Down(theta=server.theta.pick(card.params))
+
+    def adopt(self, client: Client, state: Private, down: Down) -> Private:
+        (state.buffers | down.theta).load_into(client.model)
+        return state
+
+    def local(self, client: Client, state: Private, down: Down) -> tuple[Private, Up]:
+        def adjust(model: Model) -> None:  # gradient of -<g_k, theta> + alpha/2 |theta - theta^{t-1}|^2
+            for path, p in model.named_parameters():
+                if p.grad is not None:
+                    p.grad.sub_(state.g_k[path]).add_(p.detach() - down.theta[path], alpha=self.alpha)
+
+        self.train(client, adjust=adjust)
+        dtheta = State.of(client.model) - down.theta
+        g_k = state.g_k - dtheta * self.alpha  # first-order condition
+        return Private(g_k, State.buffers(client.model)), Up(dtheta)
+
+    def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
+        h = server.h - ups.sum(lambda up: up.dtheta) / server.m * self.alpha
+        mean = server.theta + ups.mean(lambda up: up.dtheta, by_samples=False)
+        heard = ups.sum(lambda up: up.dtheta)
+        theta = mean - h.pick(heard) / self.alpha
+        return Server(theta=theta, h=h, m=server.m)

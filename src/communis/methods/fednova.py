@@ -1,0 +1,68 @@
+"""FedNova. Wang et al., NeurIPS 2020, Equations 5 to 8.
+https://arxiv.org/abs/2007.07481
+
+Names follow the paper: x the model, d_i the normalised update, a_1 = |a_i|_1 the accumulated weight of the local gradients.
+Deviation: p_i and tau_eff are taken per path over the participating clients that own it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from communis.core import Card, Client, CommunisError, FleetView, Method, Replies
+from communis.local import Recipe
+from communis.state import State
+
+
+@dataclass(frozen=True)
+class Server:
+    x: State
+
+
+@dataclass(frozen=True)
+class Down:
+    x: State
+
+
+@dataclass(frozen=True)
+class Up:
+    d: State  # (x - x_i) / |a_i|_1, the learning rate included
+    a_1: float  # |a_i|_1
+
+
+@dataclass(frozen=True)
+class FedNova(Recipe, Method[Server, State, Down, Up]):
+    """Clients that take more local steps no longer pull the mean towards their own optimum."""
+
+    def __post_init__(self) -> None:
+        if self.optimizer != "sgd":
+            raise CommunisError("fednova knows how SGD (with or without momentum) weighs gradients: set optimizer = 'sgd'")
+
+    def start_server(self, fleet: FleetView) -> Server:
+        return Server(x=fleet.params)
+
+    def start_client(self, client: Client) -> State:
+        return State.buffers(client.model)
+
+    def down(self, server: Server, card: Card) -> Down:
+        return Down(x=server.x.pick(card.params))
+
+    def adopt(self, client: Client, state: State, down: Down) -> State:
+        (state | down.x).load_into(client.model)
+        return state
+
+    def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
+        a_1 = self.weight(max(1, self.train(client).steps))
+        return State.buffers(client.model), Up(d=(down.x - State.of(client.model)) / a_1, a_1=a_1)
+
+    def weight(self, tau: int) -> float:
+        """|a_i|_1 after tau steps of SGD with momentum rho: [tau - rho (1 - rho^tau) / (1 - rho)] / (1 - rho)."""
+        rho = self.momentum
+        return (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
+
+    def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
+        d = ups.mean(lambda up: up.d, by_samples=True)  # sum_i p_i d_i
+        tau_eff = ups.mean(lambda up: up.d.map(lambda _: torch.tensor(up.a_1)), by_samples=True)  # sum_i p_i |a_i|_1
+        return Server(x=server.x - d * tau_eff)

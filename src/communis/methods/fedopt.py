@@ -1,0 +1,74 @@
+"""FedOpt: FedAdam and FedYogi. Reddi et al., ICLR 2021, Algorithm 2.
+https://arxiv.org/abs/2003.00295
+
+Names follow the paper: x the model, Delta the pseudo-gradient, m and v its moments, tau the adaptivity.
+Deviation: a path that nobody in the cohort owns keeps x, m and v.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from communis.core import Card, Client, FleetView, Method, Replies
+from communis.local import Recipe
+from communis.state import State
+
+
+@dataclass(frozen=True)
+class Server:
+    x: State
+    m: State
+    v: State
+
+
+@dataclass(frozen=True)
+class Down:
+    x: State
+
+
+@dataclass(frozen=True)
+class Up:
+    Delta: State  # x_i - x
+
+
+@dataclass(frozen=True)
+class FedOpt(Recipe, Method[Server, State, Down, Up]):
+    """The server treats the mean client update as a gradient and takes an adaptive step with it."""
+
+    server: Literal["adam", "yogi"] = "adam"
+    lr_server: float = 0.01  # eta
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+
+    def start_server(self, fleet: FleetView) -> Server:
+        return Server(x=fleet.params, m=fleet.params.zeros(), v=fleet.params.zeros() + self.tau**2)  # v_{-1} >= tau^2
+
+    def start_client(self, client: Client) -> State:
+        return State.buffers(client.model)
+
+    def down(self, server: Server, card: Card) -> Down:
+        return Down(x=server.x.pick(card.params))
+
+    def adopt(self, client: Client, state: State, down: Down) -> State:
+        (state | down.x).load_into(client.model)
+        return state
+
+    def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
+        self.train(client)
+        return State.buffers(client.model), Up(Delta=State.of(client.model) - down.x)
+
+    def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
+        Delta = ups.mean(lambda up: up.Delta, by_samples=False)
+        m = server.m.pick(Delta) * self.beta1 + Delta * (1 - self.beta1)
+        square = Delta * Delta
+        if self.server == "adam":
+            v = server.v.pick(Delta) * self.beta2 + square * (1 - self.beta2)
+        else:
+            sign = (server.v.pick(Delta) - square).map(torch.sign)
+            v = server.v.pick(Delta) - square * sign * (1 - self.beta2)
+        x = server.x + m / (v.map(torch.sqrt) + self.tau) * self.lr_server
+        return Server(x=x, m=server.m | m, v=server.v | v)

@@ -1,0 +1,113 @@
+"""FedProto. Tan et al., AAAI 2022, Algorithm 1.
+https://arxiv.org/abs/2105.00243
+
+Names follow the paper: C the prototypes, D_ij the samples of class j at client i, lam the weight of the regulariser.
+Deviation: Equation 6 divides the sample-weighted mean by the number of clients once more, which would shrink prototypes; we
+    take the sample-weighted mean itself. It travels as sums and counts, which add up.
+Deviation: the regulariser is the squared distance of each sample's embedding to its class prototype, averaged over dimensions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from communis.core import Batch, Card, Client, CommunisError, FleetView, Method, Output, Replies, Samples
+from communis.local import Recipe
+from communis.state import State
+
+
+@dataclass(frozen=True)
+class Server:
+    C: Tensor  # (classes, embedding)
+    n: Tensor  # (classes,) samples behind each prototype in the last round that had the class; 0: none yet
+
+
+@dataclass(frozen=True)
+class Private:
+    model: State
+    C: Tensor  # the prototypes last received
+    n: Tensor
+
+
+@dataclass(frozen=True)
+class Down:
+    C: Annotated[Tensor, "classes", "embedding"]
+    n: Annotated[Tensor, "classes"]
+
+
+@dataclass(frozen=True)
+class Up:
+    sums: Annotated[Tensor, "classes", "embedding"]  # of embeddings, by class
+    counts: Annotated[Tensor, "classes"]  # |D_ij|
+
+
+@dataclass(frozen=True)
+class FedProto(Recipe, Method[Server, Private, Down, Up]):
+    """Clients share class prototypes, never parameters: any mix of models with one embedding size."""
+
+    lam: float = 1.0
+    inference: Literal["head", "prototype"] = "head"  # by the client's head, or by the nearest prototype
+
+    def start_server(self, fleet: FleetView) -> Server:
+        sizes = sorted({card.sizes["embedding"] for card in fleet.cards})
+        if not fleet.task.classes or fleet.task.classes != fleet.task.outputs:
+            raise CommunisError("fedproto needs a classification or counting task: a prototype belongs to a class")
+        if len(sizes) != 1:
+            raise CommunisError(f"fedproto needs one embedding size for all clients, got {sizes}")
+        return Server(C=torch.zeros(fleet.task.classes, sizes[0]), n=torch.zeros(fleet.task.classes))
+
+    def start_client(self, client: Client) -> Private:
+        classes, size = client.card.sizes["classes"], client.card.sizes["embedding"]
+        return Private(self._model(client), torch.zeros(classes, size), torch.zeros(classes))
+
+    def down(self, server: Server, card: Card) -> Down:
+        return Down(C=server.C, n=server.n)
+
+    def adopt(self, client: Client, state: Private, down: Down) -> Private:
+        state.model.load_into(client.model)
+        return Private(state.model, down.C, down.n)
+
+    def local(self, client: Client, state: Private, down: Down) -> tuple[Private, Up]:
+        def loss(output: Output, batch: Batch) -> Tensor:
+            y = client.task.labels(batch.target)
+            known = (down.n[y] > 0).float()  # classes that some client has sent
+            distance = (output.embedding - down.C[y]).square().mean(1)
+            regulariser = (known * distance).mean()
+            return client.task.loss(output.prediction, batch.target) + self.lam * regulariser  # Equation 7
+
+        self.train(client, loss=loss if self.lam else None)
+        return Private(self._model(client), down.C, down.n), prototypes(client, client.train)
+
+    def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
+        sums, n = ups.sum(lambda up: up.sums), ups.sum(lambda up: up.counts)
+        heard = n > 0
+        C = torch.where(heard[:, None], sums / n.clamp_min(1)[:, None], server.C)
+        return Server(C=C, n=torch.where(heard, n, server.n))
+
+    def predict(self, client: Client, state: Private, batch: Batch) -> Tensor:
+        output = client.model(batch)
+        if self.inference == "head" or not bool((state.n > 0).any()):
+            return output.prediction
+        distance = torch.cdist(output.embedding, state.C)
+        return (-distance).masked_fill(state.n == 0, -torch.inf)
+
+    def _model(self, client: Client) -> State:
+        return State.of(client.model) | State.buffers(client.model)
+
+
+@torch.no_grad()
+def prototypes(client: Client, samples: Samples, batch: int = 512) -> Up:
+    """Sums and counts of the embeddings of each class, with the model as it is, in evaluation mode."""
+    client.model.eval()
+    sums = torch.zeros(client.card.sizes["classes"], client.card.sizes["embedding"])
+    counts = torch.zeros(client.card.sizes["classes"])
+    for indices in torch.arange(len(samples)).split(batch):
+        part = samples.batch(indices)
+        y = client.task.labels(part.target)
+        sums.index_add_(0, y, client.model(part).embedding)
+        counts.index_add_(0, y, torch.ones(len(y)))
+    return Up(sums, counts)

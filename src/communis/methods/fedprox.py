@@ -1,0 +1,30 @@
+"""FedProx. Li et al., MLSys 2020, Algorithm 2.
+https://arxiv.org/abs/1812.06127
+
+Names follow the paper: w the model, mu the proximal weight.
+Deviation: the inexactness gamma of the local solver is not set; each client trains `epochs` passes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from communis.core import Client, Model
+from communis.methods.fedavg import Down, FedAvg, Up
+from communis.state import State
+
+
+@dataclass(frozen=True)
+class FedProx(FedAvg):
+    """FedAvg whose clients are held near the common model by mu/2 |w - w_t|^2. mu = 0 is FedAvg."""
+
+    mu: float = 0.01
+
+    def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
+        def adjust(model: Model) -> None:  # gradient of mu/2 |w - w_t|^2
+            for path, p in model.named_parameters():
+                if path in down.w and p.grad is not None:
+                    p.grad.add_(p.detach() - down.w[path], alpha=self.mu)
+
+        self.train(client, adjust=adjust if self.mu else None)
+        return self.keep(client), Up(w=State.of(client.model, self.shared(client.card.params)))

@@ -1,0 +1,29 @@
+"""FedRep. Collins et al., ICML 2021, Algorithm 1.
+https://arxiv.org/abs/2102.07078
+
+Names follow the paper: phi the shared representation, h the local head.
+Deviation: head and representation train for whole epochs, as in the paper's experiments, instead of single gradient steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from communis.core import Client
+from communis.methods.fedavg import Down, Up
+from communis.methods.fedper import FedPer
+from communis.state import State
+
+
+@dataclass(frozen=True)
+class FedRep(FedPer):
+    """The head is fitted to the received representation first, then the representation to the head; only the latter is shared."""
+
+    head_epochs: int = 5  # tau
+
+    def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
+        phi = self.shared(client.card.params)
+        h = [path for path in client.card.params if path not in phi]
+        self.train(client, paths=h, epochs=self.head_epochs)
+        self.train(client, paths=phi)
+        return self.keep(client), Up(w=State.of(client.model, phi))

@@ -1,0 +1,48 @@
+"""FedRoD. Chen and Chao, ICLR 2022, Equations 6 to 9 (linear personalised head).
+https://arxiv.org/abs/2107.00778
+
+Names follow the paper: G-head shared, P-head personal.
+Deviation: the class-balanced loss of the G-head is balanced softmax (Ren et al. 2020), one of the paper's options.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from communis.core import Batch, Client, CommunisError, FleetView, Model, Output, Task
+from communis.methods.fedavg import Down, FedAvg, Server, Up
+from communis.state import State
+
+
+@dataclass(frozen=True)
+class FedRoD(FedAvg):
+    """The shared head learns balanced classes, the personal head what is special here; predictions add both logits."""
+
+    def equip(self, model: Model, task: Task) -> None:
+        model.private["head"] = nn.Linear(model.embedding_size, task.outputs)
+
+    def start_server(self, fleet: FleetView) -> Server:
+        if not fleet.task.classes or fleet.task.classes != fleet.task.outputs:
+            raise CommunisError("fedrod balances classes: it needs a classification or counting task")
+        return super().start_server(fleet)
+
+    def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
+        labels = client.task.labels(client.train.target)
+        log_prior = torch.bincount(labels, minlength=client.task.classes).to(torch.float32).log()  # -inf: never a target here
+
+        def loss(output: Output, batch: Batch) -> Tensor:
+            y, z_G = client.task.labels(batch.target), output.prediction
+            z_P = client.model.private["head"](output.embedding.detach())
+            return F.cross_entropy(z_G + log_prior, y) + F.cross_entropy(z_G.detach() + z_P, y)
+
+        self.train(client, loss=loss)
+        return self.keep(client), Up(w=State.of(client.model, self.shared(client.card.params)))
+
+    def predict(self, client: Client, state: State, batch: Batch) -> Tensor:
+        output = client.model(batch)
+        personal: Tensor = client.model.private["head"](output.embedding)
+        return output.prediction + personal

@@ -1,0 +1,37 @@
+"""Local. Every client trains its own model alone and sends nothing: the floor that any federation must beat.
+
+Deviation: none; there is no paper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from communis.core import Card, Client, FleetView, Method, Replies
+from communis.local import Recipe
+from communis.state import State
+
+
+@dataclass(frozen=True)
+class Local(Recipe, Method[None, State, None, None]):
+    """No exchange. Works with any mix of models and sensors."""
+
+    def start_server(self, fleet: FleetView) -> None:
+        return None
+
+    def start_client(self, client: Client) -> State:
+        return State.of(client.model) | State.buffers(client.model)
+
+    def down(self, server: None, card: Card) -> None:
+        return None
+
+    def adopt(self, client: Client, state: State, down: None) -> State:
+        state.load_into(client.model)
+        return state
+
+    def local(self, client: Client, state: State, down: None) -> tuple[State, None]:
+        self.train(client)
+        return State.of(client.model) | State.buffers(client.model), None
+
+    def aggregate(self, server: None, ups: Replies[None]) -> None:
+        return None

@@ -1,0 +1,68 @@
+"""MOON. Li et al., CVPR 2021, Algorithm 1.
+https://arxiv.org/abs/2103.16257
+
+Names follow the paper: z, z_glob, z_prev representations under the current, the received and the last local model.
+Deviation: the representation is the model's embedding; no projection head is added.
+Deviation: in a client's first round its last local model is the received one, so the contrast is constant.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from communis.core import Batch, Card, Client, FleetView, Method, Output, Replies
+from communis.local import Recipe
+from communis.methods.fedavg import Down, Server, Up
+from communis.state import State
+
+
+@dataclass(frozen=True)
+class Private:
+    prev: State  # parameters after the client's last round; empty before
+    buffers: State
+
+
+@dataclass(frozen=True)
+class Moon(Recipe, Method[Server, Private, Down, Up]):
+    """FedAvg whose clients keep their representation near the common model's and away from their own last one."""
+
+    mu: float = 1.0
+    tau: float = 0.5
+
+    def start_server(self, fleet: FleetView) -> Server:
+        return Server(w=fleet.params)
+
+    def start_client(self, client: Client) -> Private:
+        return Private(prev=State(), buffers=State.buffers(client.model))
+
+    def down(self, server: Server, card: Card) -> Down:
+        return Down(w=server.w.pick(card.params))
+
+    def adopt(self, client: Client, state: Private, down: Down) -> Private:
+        (state.buffers | down.w).load_into(client.model)
+        return state
+
+    def local(self, client: Client, state: Private, down: Down) -> tuple[Private, Up]:
+        glob = copy.deepcopy(client.model).eval()
+        prev = copy.deepcopy(glob)
+        state.prev.load_into(prev)
+
+        def loss(output: Output, batch: Batch) -> Tensor:
+            with torch.no_grad():
+                z_glob, z_prev = glob(batch).embedding, prev(batch).embedding
+            near = F.cosine_similarity(output.embedding, z_glob) / self.tau
+            far = F.cosine_similarity(output.embedding, z_prev) / self.tau
+            contrast = -F.log_softmax(torch.stack([near, far], 1), 1)[:, 0].mean()
+            return client.task.loss(output.prediction, batch.target) + self.mu * contrast
+
+        self.train(client, loss=loss if self.mu else None)
+        w = State.of(client.model)
+        return Private(prev=w, buffers=State.buffers(client.model)), Up(w=w)
+
+    def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
+        return Server(w=server.w | ups.mean(lambda up: up.w, by_samples=True))

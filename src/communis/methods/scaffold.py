@@ -1,0 +1,84 @@
+"""SCAFFOLD. Karimireddy et al., ICML 2020, Algorithm 1, option II.
+https://arxiv.org/abs/1910.06378
+
+Names follow the paper: x global model, y local model, c and c_i control variates, N clients.
+Deviation: |S| and N are counted per parameter path, so clients may lack modalities.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from communis.core import Card, Client, CommunisError, FleetView, Method, Model, Replies
+from communis.local import Recipe
+from communis.state import State
+
+
+@dataclass(frozen=True)
+class Server:
+    x: State
+    c: State
+    N: State  # clients that own each path
+
+
+@dataclass(frozen=True)
+class Private:
+    c_i: State
+    buffers: State
+
+
+@dataclass(frozen=True)
+class Down:
+    x: State
+    c: State
+
+
+@dataclass(frozen=True)
+class Up:
+    dy: State  # y_i - x
+    dc: State  # c_i+ - c_i
+
+
+@dataclass(frozen=True)
+class Scaffold(Recipe, Method[Server, Private, Down, Up]):
+    """Control variates take the client drift out of every local step. Twice the bytes of FedAvg."""
+
+    lr_server: float = 1.0  # eta_g
+
+    def __post_init__(self) -> None:
+        if self.optimizer != "sgd" or self.momentum:
+            raise CommunisError("scaffold's control variates assume plain SGD: set optimizer = 'sgd' and momentum = 0")
+
+    def start_server(self, fleet: FleetView) -> Server:
+        N = State({path: torch.tensor(float(max(1, fleet.holders(path)))) for path in fleet.params})
+        return Server(x=fleet.params, c=fleet.params.zeros(), N=N)
+
+    def start_client(self, client: Client) -> Private:
+        return Private(c_i=State.of(client.model).zeros(), buffers=State.buffers(client.model))
+
+    def down(self, server: Server, card: Card) -> Down:
+        return Down(x=server.x.pick(card.params), c=server.c.pick(card.params))
+
+    def adopt(self, client: Client, state: Private, down: Down) -> Private:
+        (state.buffers | down.x).load_into(client.model)
+        return state
+
+    def local(self, client: Client, state: Private, down: Down) -> tuple[Private, Up]:
+        c_i = state.c_i
+
+        def adjust(model: Model) -> None:  # line 10: g(y) - c_i + c
+            for path, p in model.named_parameters():
+                if p.grad is not None:
+                    p.grad.add_(down.c[path] - c_i[path])
+
+        done = self.train(client, adjust=adjust)
+        y = State.of(client.model)
+        c_new = c_i - down.c + (down.x - y) / (max(1, done.steps) * self.lr)  # line 12
+        return Private(c_new, State.buffers(client.model)), Up(dy=y - down.x, dc=c_new - c_i)  # line 13
+
+    def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
+        dx = ups.mean(lambda up: up.dy, by_samples=False)  # line 16: 1/|S|
+        dc = ups.sum(lambda up: up.dc) / server.N  # line 17: |S|/N of the mean
+        return Server(x=server.x + dx * self.lr_server, c=server.c + dc, N=server.N)

@@ -1,0 +1,64 @@
+"""Scores of one set of predictions. All take whole tensors and return plain floats."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def confusion(predicted: Tensor, actual: Tensor, classes: int) -> Tensor:
+    """(classes, classes) counts: row actual, column predicted."""
+    return torch.bincount(actual * classes + predicted, minlength=classes * classes).view(classes, classes)
+
+
+def accuracy(table: Tensor) -> float:
+    return float(table.diag().sum() / table.sum().clamp_min(1))
+
+
+def f1_by_class(table: Tensor) -> Tensor:
+    """F1 of every class; 0 where it is neither present nor predicted."""
+    hits = table.diag().double()
+    return 2 * hits / (table.sum(0) + table.sum(1)).clamp_min(1)
+
+
+def macro_f1(table: Tensor) -> float:
+    """Mean F1 over the classes that are present or predicted, as scikit-learn does by default."""
+    seen = (table.sum(0) + table.sum(1)) > 0
+    return float(f1_by_class(table)[seen].mean()) if bool(seen.any()) else 0.0
+
+
+def nll(logits: Tensor, actual: Tensor) -> float:
+    """Mean negative log-likelihood of the actual class."""
+    return float(F.cross_entropy(logits.double(), actual))
+
+
+def brier(logits: Tensor, actual: Tensor) -> float:
+    """Mean squared distance between the class probabilities and the truth; 0 best, 2 worst."""
+    probabilities = logits.double().softmax(1)
+    return float((probabilities - F.one_hot(actual, logits.shape[1])).square().sum(1).mean())
+
+
+def ece(logits: Tensor, actual: Tensor, bins: int = 15) -> float:
+    """Expected calibration error of the predicted class, bins of equal width."""
+    confidence, predicted = logits.double().softmax(1).max(1)
+    which = (confidence * bins).ceil().long().clamp(1, bins) - 1
+    gap = (predicted == actual).double() - confidence
+    return float(torch.zeros(bins, dtype=torch.double).index_add_(0, which, gap).abs().sum() / max(1, len(actual)))
+
+
+def mae(predicted: Tensor, actual: Tensor) -> float:
+    """Mean absolute error."""
+    return float((predicted.double() - actual).abs().mean())
+
+
+def rmse(predicted: Tensor, actual: Tensor) -> float:
+    """Root of the mean squared distance between points (B, dimensions)."""
+    return float((predicted.double() - actual).square().sum(-1).mean().sqrt())
+
+
+def mpjpe(predicted: Tensor, actual: Tensor, root: int | None = None) -> float:
+    """Mean distance per joint between poses (B, joints, 3), after moving both to the root joint if one is given."""
+    if root is not None:
+        predicted, actual = predicted - predicted[:, root : root + 1], actual - actual[:, root : root + 1]
+    return float((predicted.double() - actual).norm(dim=-1).mean())

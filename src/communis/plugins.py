@@ -1,0 +1,42 @@
+"""Finding a method or a dataset source by name: the file name is the key; a third-party one is a dotted path `package.module:Class`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable
+from typing import Any
+
+from communis.core import CommunisError
+
+SUPPORT = {"recording", "samples", "windows"}  # modules of communis.data that are not sources
+
+
+def names(room: str) -> list[str]:
+    """The plug-ins of a room (`methods` or `data`), sorted."""
+    package = importlib.import_module(f"communis.{room}")
+    return sorted(m.name for m in pkgutil.iter_modules(package.__path__) if m.name not in SUPPORT)
+
+
+def find(room: str, name: str) -> type[Any]:
+    """The plug-in class called `name`."""
+    if ":" in name:
+        module_name, _, class_name = name.partition(":")
+        try:
+            found: type[Any] = getattr(importlib.import_module(module_name), class_name)
+        except (ImportError, AttributeError) as error:
+            raise CommunisError(f"cannot load {name!r}: {error}") from None
+        return found
+    if name not in names(room):
+        raise CommunisError(f"no {room.rstrip('s')} {name!r}{nearest(name, names(room))}; there are {', '.join(names(room))}")
+    module = importlib.import_module(f"communis.{room}.{name}")
+    own = [c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__]
+    return next(c for c in own if c.__name__.lower() == name)
+
+
+def nearest(word: str, choices: list[str], say: Callable[[str], str] = lambda close: f" (did you mean {close!r}?)") -> str:
+    """A hint at the choice that is spelled most like `word`; empty if none is near."""
+    close = difflib.get_close_matches(word, choices, n=1)
+    return say(close[0]) if close else ""

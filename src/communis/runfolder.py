@@ -1,0 +1,184 @@
+"""A run's folder on disk: everything that was configured, measured and learned.
+
+    config.toml          what was asked for, every default written out
+    environment.json     versions and machine
+    records.jsonl        one RoundRecord per line
+    scores/*.parquet     per evaluated round: client x split x modality subset x metric x class
+    links/*.parquet      bytes per link and direction, per round
+    checkpoint.safetensors   server state and which client states belong to it
+    clients/             private client states (on a real device they would be on the device)
+
+Files are written under another name and moved into place, so a crash leaves the last good version.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from communis.core import CommunisError, Link, RoundRecord, Score
+
+FORMAT = "1"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    round: int
+    tensors: dict[str, Tensor]
+
+
+class RunFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        for room in (path, path / "scores", path / "links"):
+            room.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def clients(self) -> Path:
+        return self.path / "clients"
+
+    @property
+    def _records(self) -> Path:
+        return self.path / "records.jsonl"
+
+    @property
+    def _checkpoint(self) -> Path:
+        return self.path / "checkpoint.safetensors"
+
+    def describe(self, config: str) -> None:
+        """Writes the configuration and the environment."""
+        replace_file(self.path / "config.toml", config.encode())
+        replace_file(self.path / "environment.json", json.dumps(environment(), indent=2).encode())
+
+    def record(self, record: RoundRecord, links: Sequence[Link], scores: Sequence[tuple[int, str, str, Score]]) -> None:
+        with self._records.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(record)) + "\n")
+        _write_table(self.path / "links" / f"{record.round:06d}.parquet", link_rows(record.round, links))
+        if scores:
+            _write_table(self.path / "scores" / f"{record.round:06d}.parquet", score_rows(record.round, scores))
+
+    def save(self, round: int, tensors: Mapping[str, Tensor]) -> None:
+        contiguous = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
+        meta = {"round": str(round), "format": FORMAT}
+        replace_file(self._checkpoint, safetensors.torch.save(contiguous, meta))
+
+    def load(self) -> Checkpoint | None:
+        """The last checkpoint, with everything that was written after it removed; None if there is none."""
+        if not self._checkpoint.exists():
+            return None
+        try:
+            with safe_open(self._checkpoint, framework="pt") as file:
+                meta = file.metadata() or {}
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
+        except (SafetensorError, OSError) as error:
+            raise CommunisError(f"{self._checkpoint} is not readable ({error}); start a new run") from None
+        if meta.get("format") != FORMAT:
+            raise CommunisError(f"{self._checkpoint} has format {meta.get('format')}, this version reads {FORMAT}")
+        self._forget_after(int(meta["round"]))
+        return Checkpoint(int(meta["round"]), tensors)
+
+    def records(self) -> list[RoundRecord]:
+        """All complete records; a last line cut short by a crash is passed over."""
+        found = []
+        lines = self._records.read_text(encoding="utf-8").splitlines() if self._records.exists() else []
+        for number, line in enumerate(lines, 1):
+            try:
+                raw = json.loads(line)
+            except json.JSONDecodeError:
+                if number == len(lines):
+                    break
+                raise CommunisError(f"{self._records}:{number} is not a record") from None
+            raw["cohort"], raw["refused"] = tuple(raw["cohort"]), tuple((c, why) for c, why in raw["refused"])
+            found.append(RoundRecord(**raw))
+        return found
+
+    def scores(self) -> pa.Table:
+        return _read_tables(self.path / "scores", SCORES)
+
+    def links(self) -> pa.Table:
+        return _read_tables(self.path / "links", LINKS)
+
+    def _forget_after(self, round: int) -> None:
+        kept = [record for record in self.records() if record.round <= round]
+        replace_file(self._records, "".join(json.dumps(asdict(r)) + "\n" for r in kept).encode())
+        for room in ("scores", "links"):
+            for path in (self.path / room).glob("*.parquet"):
+                if int(path.stem) > round:
+                    path.unlink()
+
+
+SCORES = pa.schema(
+    [
+        ("round", pa.int32()),
+        ("client", pa.int32()),
+        ("split", pa.string()),
+        ("subset", pa.string()),
+        ("metric", pa.string()),
+        ("class", pa.int32()),  # -1: all
+        ("support", pa.int64()),
+        ("value", pa.float64()),
+    ]
+)
+LINKS = pa.schema([(name, pa.int64()) for name in ("round", "sender", "receiver", "payload", "framing")])
+
+
+def score_rows(round: int, scores: Iterable[tuple[int, str, str, Score]]) -> pa.Table:
+    rows = [(round, c, split, subset, s.metric, s.label, s.support, s.value) for c, split, subset, s in scores]
+    return pa.table([list(column) for column in zip(*rows, strict=True)] if rows else [[]] * 8, schema=SCORES)
+
+
+def link_rows(round: int, links: Iterable[Link]) -> pa.Table:
+    rows = [(round, x.sender, x.receiver, x.payload, x.framing) for x in links]
+    return pa.table([list(column) for column in zip(*rows, strict=True)] if rows else [[]] * 5, schema=LINKS)
+
+
+def environment() -> dict[str, Any]:
+    versions = {}
+    for name in ("communis", "torch", "numpy", "safetensors", "pyarrow", "pandas"):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "not installed"
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "torch_cpu": torch.backends.cpu.get_cpu_capability(),
+        "versions": versions,
+    }
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """The file holds `data`, or what it held before."""
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def _write_table(path: Path, table: pa.Table) -> None:
+    partial = path.with_name(path.name + ".partial")
+    pq.write_table(table, partial)
+    partial.replace(path)
+
+
+def _read_tables(room: Path, schema: pa.Schema) -> pa.Table:
+    tables = [pq.read_table(path) for path in sorted(room.glob("*.parquet"))]
+    return pa.concat_tables(tables) if tables else schema.empty_table()

@@ -1,0 +1,113 @@
+"""State: an immutable mapping from parameter path to tensor, with arithmetic.
+
+Paths are the sharing vocabulary of the library (`encoders.acc.conv1.weight`, `head.out.bias`). Clients own different paths, so
+arithmetic is key-wise and always keeps the keys of the left operand:
+
+* `a + b`, `a - b`: a path that `b` lacks keeps `a`'s value; a path that only `b` has is an error.
+* `a * b`, `a / b`: `b` is a number, or a State that has every path of `a`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+
+
+class State(Mapping[str, Tensor]):
+    """Tensors by path. Operations return a new State; nothing is changed in place."""
+
+    __slots__ = ("_tensors",)
+
+    def __init__(self, tensors: Mapping[str, Tensor] | None = None) -> None:
+        self._tensors = dict(tensors) if tensors else {}
+
+    @classmethod
+    def of(cls, model: nn.Module, paths: Iterable[str] | None = None) -> State:
+        """A copy of the model's parameters (all, or those at `paths`)."""
+        found = dict(model.named_parameters())
+        chosen = found if paths is None else {path: found[path] for path in paths}
+        return cls({path: p.detach().clone() for path, p in chosen.items()})
+
+    @classmethod
+    def buffers(cls, model: nn.Module) -> State:
+        """A copy of the model's persistent buffers, such as BatchNorm statistics."""
+        parameters = dict(model.named_parameters())
+        return cls({path: b.detach().clone() for path, b in model.state_dict().items() if path not in parameters})
+
+    def load_into(self, model: nn.Module) -> None:
+        """The model holds these values (parameters or buffers); its other tensors are untouched."""
+        own = model.state_dict(keep_vars=True)
+        unknown = [path for path in self if path not in own]
+        if unknown:
+            raise KeyError(f"the model has no tensor at {', '.join(unknown)}")
+        with torch.no_grad():
+            for path, tensor in self._tensors.items():
+                own[path].copy_(tensor)
+
+    def pick(self, paths: Iterable[str]) -> State:
+        """The tensors at those of `paths` that are here, in the order of `paths`."""
+        return State({path: self._tensors[path] for path in paths if path in self._tensors})
+
+    def zeros(self) -> State:
+        return self.map(torch.zeros_like)
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> State:
+        return State({path: function(tensor) for path, tensor in self._tensors.items()})
+
+    def norm(self) -> Tensor:
+        """The Euclidean norm of all tensors taken as one vector."""
+        if not self._tensors:
+            return torch.zeros(())
+        return torch.stack([tensor.norm() for tensor in self._tensors.values()]).norm()
+
+    def __getitem__(self, path: str) -> Tensor:
+        return self._tensors[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __or__(self, other: Mapping[str, Tensor]) -> State:
+        """The tensors of both; `other` wins where both have a path."""
+        return State({**self._tensors, **other})
+
+    def __add__(self, other: State | float) -> State:
+        return self._shift(other, operator.add)
+
+    def __sub__(self, other: State | float) -> State:
+        return self._shift(other, operator.sub)
+
+    def __mul__(self, other: State | float) -> State:
+        return self._scale(other, operator.mul)
+
+    def __truediv__(self, other: State | float) -> State:
+        return self._scale(other, operator.truediv)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __repr__(self) -> str:
+        numbers = sum(tensor.numel() for tensor in self._tensors.values())
+        return f"State({len(self)} paths, {numbers} numbers)"
+
+    def _shift(self, other: State | float, op: Callable[[Tensor, Tensor | float], Tensor]) -> State:
+        if not isinstance(other, State):
+            return self.map(lambda tensor: op(tensor, other))
+        unknown = [path for path in other if path not in self._tensors]
+        if unknown:
+            raise KeyError(f"the left State has no tensor at {', '.join(unknown)}")
+        return State({k: op(v, other[k]) if k in other else v for k, v in self._tensors.items()})
+
+    def _scale(self, other: State | float, op: Callable[[Tensor, Tensor | float], Tensor]) -> State:
+        if not isinstance(other, State):
+            return self.map(lambda tensor: op(tensor, other))
+        missing = [path for path in self._tensors if path not in other]
+        if missing:
+            raise KeyError(f"the right State has no tensor at {', '.join(missing)}")
+        return State({k: op(v, other[k]) for k, v in self._tensors.items()})

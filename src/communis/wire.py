@@ -1,0 +1,165 @@
+"""The codec: a declared payload <-> flat named arrays <-> safetensors bytes. No pickle.
+
+The dataclass is the schema. A field may be a `State` (sent as `field/path`), a `Tensor`, an int, float or bool, or a mapping from
+names to tensors. `Annotated[Tensor, "classes", "embedding"]` declares a shape by named sizes of the client's card.
+`decode` builds nothing that was not declared and refuses the rest by name.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import safetensors.numpy
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from communis.core import Card, CommunisError, Method
+from communis.state import State
+
+MAX_BYTES = 1 << 30  # a longer message is refused unread
+_SCALARS = {int: torch.int64, float: torch.float64, bool: torch.bool}
+_ROOT = "state"  # the field name under which a payload that is itself a State travels
+
+
+class WireError(CommunisError):
+    """A message that was refused; the text says which field and why."""
+
+
+@dataclass(frozen=True)
+class Message:
+    data: bytes
+    payload: int  # bytes of the arrays alone
+
+    @property
+    def framing(self) -> int:
+        return len(self.data) - self.payload
+
+
+def flatten(payload: Any) -> dict[str, Tensor]:
+    """Flat named arrays of a payload, in field order."""
+    if payload is None:
+        return {}
+    if isinstance(payload, State):
+        return {f"{_ROOT}/{path}": tensor for path, tensor in payload.items()}
+    flat: dict[str, Tensor] = {}
+    for f in fields(payload):
+        value = getattr(payload, f.name)
+        if isinstance(value, Mapping):
+            flat.update({f"{f.name}/{key}": tensor for key, tensor in value.items()})
+        elif isinstance(value, Tensor):
+            flat[f.name] = value
+        elif value is not None:
+            flat[f.name] = torch.tensor(value, dtype=_SCALARS[type(value)])
+    return flat
+
+
+def encode(payload: Any) -> Message:
+    """Bytes of a payload, or of one that is flattened already."""
+    flat = payload if isinstance(payload, dict) else flatten(payload)
+    arrays = {k: t.detach().cpu().contiguous().numpy() for k, t in flat.items()}
+    return Message(safetensors.numpy.save(arrays), sum(a.nbytes for a in arrays.values()))
+
+
+def decode(data: bytes, kind: Any, *, max_bytes: int = MAX_BYTES) -> Any:
+    """The payload of type `kind` that `data` holds; WireError if it holds anything else."""
+    if len(data) > max_bytes:
+        raise WireError(f"message of {len(data)} bytes is over the limit of {max_bytes}")
+    try:
+        flat = safetensors.torch.load(data)
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise WireError(f"not a readable message: {error}") from None
+    return unflatten(flat, kind)
+
+
+def unflatten(flat: dict[str, Tensor], kind: Any) -> Any:
+    """The payload of type `kind` from its flat named arrays; the reverse of `flatten`. Empties `flat`."""
+    if kind is type(None) or kind is None:
+        _refuse_rest(flat)
+        return None
+    if kind is State:
+        value = State(_take_mapping(flat, _ROOT))
+        _refuse_rest(flat)
+        return value
+    built = {name: _take(flat, name, hint) for name, hint in _schema(kind).items()}
+    _refuse_rest(flat)
+    return kind(**built)
+
+
+def check(payload: Any, card: Card) -> None:
+    """Refuses NaN and Inf, paths that the client does not own, and shapes that were not declared."""
+    for name, tensor in flatten(payload).items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise WireError(f"{name} holds NaN or Inf")
+    if not is_dataclass(payload):
+        return
+    for field_name, hint in _schema(type(payload)).items():
+        value = getattr(payload, field_name)
+        if isinstance(value, State):
+            _check_paths(field_name, value, card)
+        elif isinstance(value, Tensor) and get_origin(hint) is Annotated:
+            expected = tuple(card.sizes[size] if isinstance(size, str) else size for size in get_args(hint)[1:])
+            if tuple(value.shape) != expected:
+                raise WireError(f"{field_name} has shape {tuple(value.shape)}, declared {expected}")
+
+
+@cache
+def payload_types(method: type[Method[Any, Any, Any, Any]]) -> tuple[Any, Any, Any, Any]:
+    """The types (Server, client state, Down, Up) that a method class declares in `Method[...]`."""
+    for base in method.__mro__:
+        for generic in getattr(base, "__orig_bases__", ()):
+            if get_origin(generic) is Method:
+                server, state, down, up = get_args(generic)
+                return server, state, down, up
+    raise TypeError(f"{method.__name__} must derive from Method[Server, ClientState, Down, Up]")
+
+
+@cache
+def _schema(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {f.name: hints[f.name] for f in fields(kind)}
+
+
+def _take(flat: dict[str, Tensor], name: str, hint: Any) -> Any:
+    bare = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    if get_origin(bare) in (Union, types.UnionType):
+        bare, optional = next(a for a in get_args(bare) if a is not type(None)), True
+        if optional and name not in flat and not any(key.startswith(name + "/") for key in flat):
+            return None
+    if bare is State:
+        return State(_take_mapping(flat, name))
+    if get_origin(bare) is not None and issubclass(get_origin(bare), Mapping):
+        return _take_mapping(flat, name)
+    if name not in flat:
+        raise WireError(f"field {name} is missing")
+    tensor = flat.pop(name)
+    if bare is Tensor:
+        return tensor
+    if tensor.ndim or tensor.dtype is not _SCALARS[bare]:
+        raise WireError(f"field {name} is {tensor.dtype} {tuple(tensor.shape)}, expected one {bare.__name__}")
+    return bare(tensor.item())
+
+
+def _take_mapping(flat: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    keys = [key for key in flat if key.startswith(name + "/")]
+    return {key[len(name) + 1 :]: flat.pop(key) for key in sorted(keys)}
+
+
+def _refuse_rest(flat: Mapping[str, Tensor]) -> None:
+    if flat:
+        raise WireError(f"unknown field {', '.join(sorted(flat))}")
+
+
+def _check_paths(field_name: str, state: State, card: Card) -> None:
+    for path, tensor in state.items():
+        if path not in card.params:
+            raise WireError(f"{field_name}/{path} is not a path of client {card.id}")
+        if tuple(tensor.shape) != tuple(card.params[path]):
+            raise WireError(f"{field_name}/{path} has shape {tuple(tensor.shape)}, expected {tuple(card.params[path])}")
+        if tensor.dtype is not torch.float32:
+            raise WireError(f"{field_name}/{path} is {tensor.dtype}, expected torch.float32")
