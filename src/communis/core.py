@@ -1,22 +1,23 @@
-"""The contract: what a method, a client, the server, the topology and a backend may know of each other.
+"""The contract: what a method, its clients and its server may know of each other. Start here.
 
-Start here. A round of a run, in the order in which these types meet:
+A round, in the order in which these types meet:
 
-    Method.down(server, card)           -> Down      server side, one per client
-    Method.adopt(client, state, down)   -> state     on the client: the model is filled
-    Method.local(client, state, down)   -> state, Up on the client: it trains
-    Method.aggregate(server, Replies)   -> server    server side (or on every node of a graph)
-    Method.settle(client, state, down)  -> state     on the client, only if the method has work after the exchange
-    Method.predict(client, state, batch)             on the client, after adopt
+    Method.down(server, card)             -> Down       server side, one per client
+    Method.adopt(client, state, down)     -> state      on the client: fills the model
+    Method.local(client, state, down)     -> state, Up  on the client: trains
+    Method.aggregate(server, Replies[Up]) -> server     server side, or on every node of a graph
+    Method.settle(client, state, down)    -> state      on the client, if there is work afterwards
+    Method.predict(client, state, batch)  -> Tensor     on the client, after adopt
 
-Everything that crosses between the two sides is a declared dataclass and passes the codec in `wire.py`.
+Whatever crosses between the two sides is a declared dataclass and passes the codec in `wire.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -27,7 +28,10 @@ from communis.streams import Streams
 
 Modality = str  # a sensor stream: "acc", "csi", ...
 Path = str  # a parameter's name in the model: "encoders.acc.conv1.weight"
-S, C, D, U = (TypeVar(name) for name in "SCDU")  # server state, client state, Down, Up
+S = TypeVar("S")  # server state
+C = TypeVar("C")  # private client state
+D = TypeVar("D")  # Down
+U = TypeVar("U")  # Up
 V = TypeVar("V", State, Tensor, float)  # what Replies can sum
 
 
@@ -64,7 +68,16 @@ class Model(nn.Module):
     def forward(self, batch: Batch) -> Output:
         raise NotImplementedError
 
-    __call__: Callable[[Batch], Output]
+    @cached_property
+    def by_path(self) -> tuple[dict[Path, nn.Parameter], dict[Path, Tensor]]:
+        """Parameters and persistent buffers by path. Looked up once: add no modules afterwards."""
+        parameters = dict(self.named_parameters())
+        everything = self.state_dict(keep_vars=True)
+        return parameters, {path: t for path, t in everything.items() if path not in parameters}
+
+    if TYPE_CHECKING:
+
+        def __call__(self, batch: Batch) -> Output: ...
 
 
 class Task(Protocol):
@@ -112,7 +125,8 @@ class Card:
 
 @dataclass(frozen=True)
 class Client:
-    """A client at work in one round. It never leaves the device; `model` is scratch until `adopt` has filled it."""
+    """A client at work in one round. It never leaves the device; `model` is scratch until `adopt`
+    has filled it."""
 
     card: Card
     model: Model
@@ -122,7 +136,9 @@ class Client:
     test: Samples
     round: int
     streams: Streams
-    log: dict[str, float] = field(default_factory=dict)  # diagnostics for the record (training loss, ...); on no wire
+    log: dict[str, float] = field(
+        default_factory=dict
+    )  # diagnostics for the record (training loss, ...); on no wire
 
     def generator(self, name: str) -> np.random.Generator:
         """This client's random stream of that name in this round."""
@@ -142,7 +158,8 @@ class FleetView(Protocol):
 
 
 class Replies(Generic[U]):
-    """What the clients of a cohort sent, as an aggregator may see it: key-wise over the clients that hold a key."""
+    """What the clients of a cohort sent, as an aggregator may see it: key-wise over the clients
+    that hold a key."""
 
     def __init__(self, received: Sequence[tuple[Card, U]]) -> None:
         self._received = received  # in client order
@@ -151,46 +168,59 @@ class Replies(Generic[U]):
         return len(self._received)
 
     def each(self) -> Sequence[tuple[Card, U]]:
-        """Every single message: for methods that cannot do with sums. Refused where only sums may be revealed."""
+        """Every single message: for methods that cannot do with sums. Refused where only sums may
+        be revealed."""
         return self._received
 
     def sum(self, pick: Callable[[U], V]) -> V:
         return self._fold(pick, lambda total, value, share: total + value, lambda card: 1.0)
 
     def mean(self, pick: Callable[[U], V], *, by_samples: bool) -> V:
-        """The mean over holders, uniform or by training samples: a running mean, exact for one holder and for equal values."""
+        """The mean over holders, uniform or by training samples: a running mean, exact for one
+        holder and for equal values."""
         return self._fold(pick, torch.lerp, lambda card: float(card.samples if by_samples else 1))
 
     def _fold(
-        self, pick: Callable[[U], V], join: Callable[[Tensor, Tensor, float], Tensor], weigh: Callable[[Card], float]
+        self,
+        pick: Callable[[U], V],
+        join: Callable[[Tensor, Tensor, float], Tensor],
+        weigh: Callable[[Card], float],
     ) -> V:
         totals: dict[str, Tensor] = {}
         weights: dict[str, float] = {}
         value: Any = State()
         for card, up in self._received:
             value, weight = pick(up), weigh(card)
-            for key, part in (value if isinstance(value, State) else {"": torch.as_tensor(value)}).items():
+            for key, part in (
+                value if isinstance(value, State) else {"": torch.as_tensor(value)}
+            ).items():
                 weights[key] = weights.get(key, 0.0) + weight
-                totals[key] = join(totals[key], part, weight / weights[key]) if key in totals else part
+                totals[key] = (
+                    join(totals[key], part, weight / weights[key]) if key in totals else part
+                )
         if isinstance(value, State):
-            return cast(V, State(totals))
+            return State(totals)
         return cast(V, totals[""] if isinstance(value, Tensor) else float(totals[""]))
 
 
 class Method(Generic[S, C, D, U]):
     """A federated method: hyper-parameters in a frozen dataclass, no state."""
 
-    pools_data: ClassVar[bool] = False  # True: clients hand over raw data and one pooled client trains (centralized)
+    pools_data: ClassVar[bool] = (
+        False  # True: clients hand over raw data and one pooled client trains (centralized)
+    )
 
     def equip(self, model: Model, task: Task) -> None:
-        """Adds the modules that the method needs to a model, personal ones under `private`; they are initialised afterwards."""
+        """Adds the modules that the method needs to a model, personal ones under `private`; they
+        are initialised afterwards."""
 
     def start_server(self, fleet: FleetView) -> S:
         """The state of one aggregator before the first round."""
         raise NotImplementedError
 
     def start_client(self, client: Client) -> C:
-        """The private state of a client before its first round, from its freshly initialised model."""
+        """The private state of a client before its first round, from its freshly initialised
+        model."""
         raise NotImplementedError
 
     def down(self, server: S, card: Card) -> D:
@@ -212,64 +242,3 @@ class Method(Generic[S, C, D, U]):
 
     def predict(self, client: Client, state: C, batch: Batch) -> Tensor:
         return client.model(batch).prediction
-
-
-class Topology(Protocol):
-    """Who hears whom (`topology.py`). The aggregator of a star is SERVER; in a graph every client is one."""
-
-    def aggregators(self, clients: int) -> Sequence[int]: ...
-    def aggregator_of(self, client: int) -> int: ...  # whose state the client's downlink comes from
-    def hears(self, aggregator: int, cohort: Sequence[int]) -> Sequence[int]: ...  # senders, in client order
-
-
-@dataclass(frozen=True)
-class Ask:
-    """A piece of work for one client."""
-
-    kind: Literal["train", "settle", "evaluate"]
-    client: int
-    round: int
-    since: int  # the round of the client's last committed private state; -1: none yet
-    down: bytes
-
-
-@dataclass(frozen=True)
-class Answer:
-    client: int
-    up: bytes = b""
-    keeps_state: bool = False  # private state of this round was written
-    loss: float = float("nan")
-    scores: Sequence[tuple[str, str, Score]] = ()  # split, modality subset, score
-    failure: str = ""  # why there is no answer
-
-
-class Backend(Protocol):
-    """The one seam to the world: carries asks to clients and brings their answers, in the order of the asks."""
-
-    def perform(self, asks: Sequence[Ask]) -> Iterator[Answer]: ...
-    def commit(self, keep: Mapping[int, int]) -> None: ...  # client -> round of its state; other versions may go
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class Link:
-    """Bytes over one link in one round: `payload` is the arrays alone, `framing` what the encoding adds."""
-
-    sender: int
-    receiver: int
-    payload: int
-    framing: int
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    round: int
-    cohort: tuple[int, ...]
-    loss: float  # mean training loss over the cohort, by samples
-    bytes_down: int
-    bytes_up: int
-    bytes_framing: int
-    seconds: float  # wall time of exchange, training and aggregation
-    seconds_evaluation: float = 0.0
-    refused: tuple[tuple[int, str], ...] = ()  # client, reason
-    scores: Mapping[str, float] = field(default_factory=dict)  # means over clients; empty when not evaluated

@@ -1,6 +1,7 @@
 """Fleet: windows + who owns them + which sensors and model each client has -> cards and clients.
 
-`Fleet` is a small description that can be sent to worker processes. `bind` joins it with a method; the result makes clients when
+`Fleet` is a small description that can be sent to worker processes. `bind` joins it with a method;
+the result makes clients when
 they are needed and keeps only a few of them in memory.
 """
 
@@ -25,7 +26,7 @@ from communis.partition.natural import by_owner
 from communis.state import State
 from communis.streams import Streams
 
-CACHE_BYTES = 64 << 20  # materialised windows kept per process
+CACHE_BYTES = 32 << 20  # materialised windows kept per process
 Splits = tuple[TensorSamples, TensorSamples, TensorSamples]
 AnyMethod = Method[Any, Any, Any, Any]
 
@@ -35,23 +36,35 @@ class Fleet:
     windows: Windows
     suites: Sequence[tuple[Modality, ...]]  # sorted modalities of every client
     models: Sequence[str | Architecture] = ("cnn",)  # one for all, or one per client
-    client_of: Array | None = None  # (N,) client of each window, -1: nobody's; None: one client per owner
+    client_of: Array | None = (
+        None  # (N,) client of each window, -1: nobody's; None: one client per owner
+    )
     streams: Streams = field(default_factory=Streams)
-    normalise: Literal["client", "none"] = "client"  # z-score per channel from the client's own training windows
-    pooled: bool = False  # one more client, which holds everybody's windows, is the only one that trains
+    normalise: Literal["client", "none"] = (
+        "client"  # z-score per channel from the client's own training windows
+    )
+    pooled: bool = (
+        False  # one more client, which holds everybody's windows, is the only one that trains
+    )
 
     def __post_init__(self) -> None:
         if self.client_of is None:
             object.__setattr__(self, "client_of", by_owner(self.windows))
         clients = int(self._client_of.max(initial=-1)) + 1
         if clients > len(self.suites):
-            raise CommunisError(f"windows belong to {clients} clients, but sensors are given for {len(self.suites)}")
+            raise CommunisError(
+                f"windows belong to {clients} clients, but sensors are given for {len(self.suites)}"
+            )
         if len(self.models) not in (1, len(self.suites)):
-            raise CommunisError(f"{len(self.models)} models for {len(self.suites)} clients: give one, or one per client")
+            raise CommunisError(
+                f"{len(self.models)} models for {len(self.suites)} clients: "
+                "give one, or one per client"
+            )
 
     @classmethod
     def of(cls, windows: Windows, seed: int = 0, **changes: Any) -> Fleet:
-        """One client per owner of the windows, each with every modality unless `suites` says otherwise."""
+        """One client per owner of the windows, each with every modality unless `suites` says
+        otherwise."""
         clients = len(np.unique(windows.owner))
         changes.setdefault("suites", [windows.modalities] * clients)
         return cls(windows, streams=Streams(seed), **changes)
@@ -72,7 +85,8 @@ class Fleet:
 
     @cached_property
     def _rows(self) -> tuple[Array | None, Array]:
-        """(order, offsets): client i has rows order[offsets[i]:offsets[i + 1]]; no order if they already lie together."""
+        """(order, offsets): client i has rows order[offsets[i]:offsets[i + 1]]; no order if they
+        already lie together."""
         client = self._client_of
         sorted_already = bool((np.diff(client) >= 0).all())
         order = None if sorted_already else np.argsort(client, kind="stable")
@@ -84,12 +98,16 @@ class Fleet:
         here = slice(int(offsets[client]), int(offsets[client + 1]))
         return here if order is None else np.sort(order[here])
 
-    def training_bytes(self, client: int) -> int:
-        """The size of a client's raw training windows with their targets."""
-        windows, rows = self.windows, self.rows(client)
-        count = int((windows.split[rows] == TRAIN).sum())
-        arrays = [windows.target, *(windows.inputs[m] for m in self.suites[client])]
-        return sum(count * a.itemsize * int(np.prod(a.shape[1:])) for a in arrays)
+    def training_bytes(self) -> dict[int, int]:
+        """The size of every client's raw training windows with their targets."""
+        sizes = {m: a.itemsize * int(np.prod(a.shape[1:])) for m, a in self.windows.inputs.items()}
+        target = self.windows.target.itemsize * int(np.prod(self.windows.target.shape[1:]))
+        train = self._client_of[(self.windows.split == TRAIN) & (self._client_of >= 0)]
+        counts = np.bincount(train, minlength=len(self))
+        return {
+            i: int(counts[i]) * (target + sum(sizes[m] for m in suite))
+            for i, suite in enumerate(self.suites)
+        }
 
 
 @dataclass(frozen=True)
@@ -104,12 +122,14 @@ class _Kit:
 
 
 class BoundFleet:
-    """A fleet at work with one method: what the server may see (cards, initial parameters) and the clients themselves."""
+    """A fleet at work with one method: what the server may see (cards, initial parameters) and the
+    clients themselves."""
 
     def __init__(self, fleet: Fleet, method: AnyMethod, device: torch.device) -> None:
         self.fleet, self.method, self.device = fleet, method, device
         self._kits: dict[tuple[Architecture, tuple[Modality, ...]], _Kit] = {}
-        self._cache: OrderedDict[int, Splits] = OrderedDict()
+        self._cache: OrderedDict[int, Splits] = OrderedDict()  # least recently used first
+        self._cached_bytes = 0
 
     @property
     def task(self) -> Task:
@@ -129,7 +149,9 @@ class BoundFleet:
         owned = fleet._client_of >= 0
         counts = np.bincount(fleet._client_of[train & owned], minlength=clients)
         by_modality = {
-            m: np.bincount(fleet._client_of[train & owned & fleet.windows.present[m]], minlength=clients)
+            m: np.bincount(
+                fleet._client_of[train & owned & fleet.windows.present[m]], minlength=clients
+            )
             if m in fleet.windows.present
             else counts
             for m in fleet.windows.modalities
@@ -139,22 +161,31 @@ class BoundFleet:
             for i, suite in enumerate(fleet.suites)
         ]
         if fleet.pooled:
-            everything = {m: sum(c.samples_by_modality.get(m, 0) for c in cards) for m in fleet.windows.modalities}
-            cards.append(self._card(clients, fleet.windows.modalities, sum(c.samples for c in cards), everything))
+            everything = {
+                m: sum(c.samples_by_modality.get(m, 0) for c in cards)
+                for m in fleet.windows.modalities
+            }
+            cards.append(
+                self._card(
+                    clients, fleet.windows.modalities, sum(c.samples for c in cards), everything
+                )
+            )
         return cards
 
     @cached_property
     def params(self) -> State:
-        """The initial value of every path that some client owns. An error where clients disagree on a path's shape."""
+        """The initial value of every path that some client owns. An error where clients disagree on
+        a path's shape."""
         assert self.cards  # they make the kits
         found: dict[str, torch.Tensor] = {}
         for kit in self._kits.values():
             for path in kit.shapes:
                 if path in found and found[path].shape != kit.initial[path].shape:
                     raise CommunisError(
-                        f"{type(self.method).__name__} averages parameters, but clients have {path} in shapes "
-                        f"{tuple(found[path].shape)} and {tuple(kit.initial[path].shape)}: give all clients one model in "
-                        "[fleet] models, or choose a method for mixed models (fedproto, local)"
+                        f"{type(self.method).__name__} averages parameters, but clients have "
+                        f"{path} in shapes {tuple(found[path].shape)} and {kit.shapes[path]}: "
+                        "give all clients one model in [fleet] models, or choose a method for "
+                        "mixed models (fedproto, local)"
                     )
                 found[path] = kit.initial[path]
         return State({path: found[path] for path in sorted(found)})
@@ -171,7 +202,9 @@ class BoundFleet:
             kit.initial.load_into(kit.model)
         return Client(card, kit.model, self.task, *self._splits(id), round, self.fleet.streams)
 
-    def _card(self, id: int, suite: tuple[Modality, ...], samples: int, by_modality: dict[Modality, int]) -> Card:
+    def _card(
+        self, id: int, suite: tuple[Modality, ...], samples: int, by_modality: dict[Modality, int]
+    ) -> Card:
         kit = self._kit(self._architecture(id), suite)
         return Card(id, suite, kit.shapes, samples, by_modality, kit.sizes, kit.name)
 
@@ -187,16 +220,25 @@ class BoundFleet:
             self.method.equip(model, self.task)
             initialise(model, self.fleet.streams)
             model.to(self.device)
-            sizes = {"classes": self.task.classes, "outputs": self.task.outputs, "embedding": model.embedding_size}
-            shapes = {path: tuple(p.shape) for path, p in model.named_parameters()}
-            self._kits[kind, suite] = _Kit(model, State.of(model) | State.buffers(model), shapes, sizes, kind.name)
+            sizes = {
+                "classes": self.task.classes,
+                "outputs": self.task.outputs,
+                "embedding": model.embedding_size,
+            }
+            shapes = {path: tuple(p.shape) for path, p in model.by_path[0].items()}
+            self._kits[kind, suite] = _Kit(
+                model, State.of(model) | State.buffers(model), shapes, sizes, kind.name
+            )
         return self._kits[kind, suite]
 
     def _splits(self, id: int) -> Splits:
         if id not in self._cache:
-            self._cache[id] = self._pool() if self.fleet.pooled and id == len(self.fleet) else self._materialise(id)
-            while len(self._cache) > 1 and sum(s.nbytes for three in self._cache.values() for s in three) > CACHE_BYTES:
-                self._cache.popitem(last=False)
+            pooled = self.fleet.pooled and id == len(self.fleet)
+            self._cache[id] = self._pool() if pooled else self._materialise(id)
+            self._cached_bytes += sum(samples.nbytes for samples in self._cache[id])
+            while len(self._cache) > 1 and self._cached_bytes > CACHE_BYTES:
+                _, oldest = self._cache.popitem(last=False)
+                self._cached_bytes -= sum(samples.nbytes for samples in oldest)
         self._cache.move_to_end(id)
         return self._cache[id]
 
@@ -208,26 +250,29 @@ class BoundFleet:
             x = np.moveaxis(np.asarray(windows.inputs[m][rows]), 1, -1)
             here = windows.present[m][rows] if m in windows.present else np.ones(len(x), bool)
             inputs[m], present[m] = self._prepare(x, np.asarray(here), split)
+        windows.release()
         target = torch.from_numpy(np.array(windows.target[rows]))
         return _splits(TensorSamples(inputs, present, target.to(self.device)), split)
 
     def _prepare(self, x: Array, present: Array, split: Array) -> tuple[torch.Tensor, torch.Tensor]:
-        """Normalised and finite, zero where absent; a window without a single finite value counts as absent."""
-        axes = tuple(range(1, x.ndim))
-        finite = np.isfinite(x)
-        if not finite.all():
-            present = present & finite.any(axes)
-            x = np.where(finite, x, np.nan)
+        """Normalised and finite, zero where absent; a window without a finite value is absent."""
+        x = np.array(x, dtype=np.float32, order="C")
+        if not np.isfinite(x.sum()):  # NaN and Inf survive a sum
+            finite = np.isfinite(x)
+            present = present & finite.any(tuple(range(1, x.ndim)))
+            x[~finite] = np.nan
         if self.fleet.normalise == "client":
             known = x[(split == TRAIN) & present]
             if known.size:
                 over = tuple(range(known.ndim - 1))
-                x = (x - np.nanmean(known, over)) / np.maximum(np.nanstd(known, over), 1e-6)
-        x = np.nan_to_num(x, nan=0.0) if not finite.all() else x
-        if not present.all():
-            x = np.where(present.reshape(-1, *[1] * (x.ndim - 1)), x, 0)
-        tensor = torch.from_numpy(np.array(x, dtype=np.float32, order="C"))
-        return tensor.to(self.device), torch.from_numpy(np.array(present)).to(self.device)
+                mean, deviation = np.nanmean(known, over), np.nanstd(known, over)
+                x = (x - mean) / np.maximum(deviation, 1e-6)
+        x[~present] = 0
+        np.nan_to_num(x, copy=False, nan=0.0)
+        return (
+            torch.from_numpy(x).to(self.device),
+            torch.from_numpy(np.array(present)).to(self.device),
+        )
 
     def _pool(self) -> Splits:
         parts = [self._materialise(i) for i in range(len(self.fleet))]
@@ -240,7 +285,9 @@ def _splits(samples: TensorSamples, split: Array) -> Splits:
     if bool((split == TRAIN).all()):
         none = torch.zeros(0, dtype=torch.int64)
         return samples, _at(samples, none), _at(samples, none)
-    train, val, test = (_at(samples, torch.from_numpy(np.flatnonzero(split == s))) for s in (TRAIN, VAL, TEST))
+    train, val, test = (
+        _at(samples, torch.from_numpy(np.flatnonzero(split == s))) for s in (TRAIN, VAL, TEST)
+    )
     return train, val, test
 
 

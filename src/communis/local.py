@@ -1,4 +1,5 @@
-"""The one local training loop. A method brings a loss, the paths that train, and an adjustment of the gradients if it has one."""
+"""The one local training loop. A method brings a loss, the paths that train, and an adjustment of
+the gradients if it has one."""
 
 from __future__ import annotations
 
@@ -48,9 +49,12 @@ class Recipe:
         """
         model, task, data = client.model, client.task, client.train
         loss = loss or (lambda output, batch: task.loss(output.prediction, batch.target))
-        chosen = [(path, p) for path, p in model.named_parameters() if paths is None or path in paths]
-        frozen = [p for path, p in model.named_parameters() if paths is not None and path not in paths]
-        optimizer = make_optimizer(self.optimizer, [p for _, p in chosen], self.lr, self.momentum, self.weight_decay)
+        own = model.by_path[0]
+        chosen = [p for path, p in own.items() if paths is None or path in paths]
+        frozen = [p for path, p in own.items() if paths is not None and path not in paths]
+        optimizer = make_optimizer(
+            self.optimizer, chosen, self.lr, self.momentum, self.weight_decay
+        )
         order = client.generator("batches")
         seen, steps, total = 0, 0, 0.0
         model.train()
@@ -59,22 +63,28 @@ class Recipe:
         try:
             with client.streams.torch("client", client.round, client.card.id):
                 for _ in range(self.epochs if epochs is None else epochs):
-                    for indices in torch.from_numpy(order.permutation(len(data))).split(self.batch):
+                    for indices in torch.split(
+                        torch.from_numpy(order.permutation(len(data))), self.batch
+                    ):
                         if self.max_steps and steps == self.max_steps:
                             break
                         batch = data.batch(indices)
-                        for _, p in chosen:
+                        for p in chosen:
                             p.grad = None
                         value = loss(model(batch), batch)
                         value.backward()  # type: ignore[no-untyped-call]
                         if adjust is not None:
                             adjust(model)
                         optimizer.step()
-                        steps, seen, total = steps + 1, seen + len(batch), total + float(value.detach()) * len(batch)
+                        steps, seen, total = (
+                            steps + 1,
+                            seen + len(batch),
+                            total + float(value.detach()) * len(batch),
+                        )
         finally:
             for p in frozen:
                 p.requires_grad_(True)
-            for _, p in chosen:
+            for p in chosen:
                 p.grad = None
         client.log["loss"] = total / seen if seen else float("nan")
         return Trained(steps, client.log["loss"])

@@ -1,6 +1,7 @@
 """SGD, Adam and AdamW on a list of parameters, with multi-tensor operations.
 
-The updates are those of `torch.optim` (tested to be equal). They are written out because the first use of `torch.optim` imports
+The updates are those of `torch.optim` (tested to be equal). They are written out because the first
+use of `torch.optim` imports
 the compiler stack: 1.6 s and about 100 MB in every worker process, for thirty lines of arithmetic.
 """
 
@@ -21,8 +22,15 @@ class Optimizer(Protocol):
 
 
 class SGD:
-    def __init__(self, params: Sequence[Tensor], lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
-        self.params, self.lr, self.momentum, self.weight_decay = list(params), lr, momentum, weight_decay
+    def __init__(
+        self, params: Sequence[Tensor], lr: float, momentum: float = 0.0, weight_decay: float = 0.0
+    ) -> None:
+        self.params, self.lr, self.momentum, self.weight_decay = (
+            list(params),
+            lr,
+            momentum,
+            weight_decay,
+        )
         self._velocity: dict[int, Tensor] = {}
 
     @torch.no_grad()
@@ -53,7 +61,12 @@ class Adam:
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
     ) -> None:
-        self.params, self.lr, self.weight_decay, self.decoupled = list(params), lr, weight_decay, decoupled
+        self.params, self.lr, self.weight_decay, self.decoupled = (
+            list(params),
+            lr,
+            weight_decay,
+            decoupled,
+        )
         self.betas, self.eps = betas, eps
         self._moments: dict[int, tuple[Tensor, Tensor]] = {}
         self._steps: dict[int, int] = {}
@@ -77,18 +90,26 @@ class Adam:
         denominators = torch._foreach_sqrt(second)
         torch._foreach_div_(denominators, [(1 - beta2**t) ** 0.5 for t in steps])
         torch._foreach_add_(denominators, self.eps)
-        torch._foreach_addcdiv_(params, first, denominators, [-self.lr / (1 - beta1**t) for t in steps])
+        torch._foreach_addcdiv_(
+            params, first, denominators, [-self.lr / (1 - beta1**t) for t in steps]
+        )
 
 
 def make_optimizer(
-    name: OptimizerName, params: Sequence[Tensor], lr: float, momentum: float = 0.0, weight_decay: float = 0.0
+    name: OptimizerName,
+    params: Sequence[Tensor],
+    lr: float,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
 ) -> Optimizer:
     if name == "sgd":
         return SGD(params, lr, momentum, weight_decay)
     return Adam(params, lr, weight_decay, decoupled=name == "adamw")
 
 
-def _with_gradients(params: Sequence[Tensor], weight_decay: float) -> tuple[list[Tensor], list[Tensor]]:
+def _with_gradients(
+    params: Sequence[Tensor], weight_decay: float
+) -> tuple[list[Tensor], list[Tensor]]:
     live = [p for p in params if p.grad is not None]
     grads = [p.grad for p in live if p.grad is not None]
     if weight_decay and live:

@@ -1,4 +1,5 @@
-"""Finding a method or a dataset source by name: the file name is the key; a third-party one is a dotted path `package.module:Class`."""
+"""Finding a method or a dataset source by name: the file name is the key; a third-party one is a
+dotted path `package.module:Class`."""
 
 from __future__ import annotations
 
@@ -30,13 +31,22 @@ def find(room: str, name: str) -> type[Any]:
             raise CommunisError(f"cannot load {name!r}: {error}") from None
         return found
     if name not in names(room):
-        raise CommunisError(f"no {room.rstrip('s')} {name!r}{nearest(name, names(room))}; there are {', '.join(names(room))}")
+        raise CommunisError(
+            f"no {room.rstrip('s')} {name!r}{nearest(name, names(room))}; "
+            f"there are {', '.join(names(room))}"
+        )
     module = importlib.import_module(f"communis.{room}.{name}")
-    own = [c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__]
+    own = [
+        c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__
+    ]
     return next(c for c in own if c.__name__.lower() == name)
 
 
-def nearest(word: str, choices: list[str], say: Callable[[str], str] = lambda close: f" (did you mean {close!r}?)") -> str:
+def nearest(
+    word: str,
+    choices: list[str],
+    say: Callable[[str], str] = lambda close: f" (did you mean {close!r}?)",
+) -> str:
     """A hint at the choice that is spelled most like `word`; empty if none is near."""
     close = difflib.get_close_matches(word, choices, n=1)
     return say(close[0]) if close else ""

@@ -30,7 +30,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from communis.core import CommunisError, Link, RoundRecord, Score
+from communis.core import CommunisError, Score
+from communis.exchange import Link, RoundRecord
 
 FORMAT = "1"
 
@@ -64,20 +65,33 @@ class RunFolder:
         replace_file(self.path / "config.toml", config.encode())
         replace_file(self.path / "environment.json", json.dumps(environment(), indent=2).encode())
 
-    def record(self, record: RoundRecord, links: Sequence[Link], scores: Sequence[tuple[int, str, str, Score]]) -> None:
+    def record(
+        self,
+        record: RoundRecord,
+        links: Sequence[Link],
+        scores: Sequence[tuple[int, str, str, Score]],
+    ) -> None:
         with self._records.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(record)) + "\n")
-        _write_table(self.path / "links" / f"{record.round:06d}.parquet", link_rows(record.round, links))
+        _write_table(
+            self.path / "links" / f"{record.round:06d}.parquet", link_rows(record.round, links)
+        )
         if scores:
-            _write_table(self.path / "scores" / f"{record.round:06d}.parquet", score_rows(record.round, scores))
+            _write_table(
+                self.path / "scores" / f"{record.round:06d}.parquet",
+                score_rows(record.round, scores),
+            )
 
     def save(self, round: int, tensors: Mapping[str, Tensor]) -> None:
-        contiguous = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
+        contiguous = {
+            key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()
+        }
         meta = {"round": str(round), "format": FORMAT}
         replace_file(self._checkpoint, safetensors.torch.save(contiguous, meta))
 
     def load(self) -> Checkpoint | None:
-        """The last checkpoint, with everything that was written after it removed; None if there is none."""
+        """The last checkpoint, with everything that was written after it removed; None if there is
+        none."""
         if not self._checkpoint.exists():
             return None
         try:
@@ -85,16 +99,22 @@ class RunFolder:
                 meta = file.metadata() or {}
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
         except (SafetensorError, OSError) as error:
-            raise CommunisError(f"{self._checkpoint} is not readable ({error}); start a new run") from None
+            raise CommunisError(
+                f"{self._checkpoint} is not readable ({error}); start a new run"
+            ) from None
         if meta.get("format") != FORMAT:
-            raise CommunisError(f"{self._checkpoint} has format {meta.get('format')}, this version reads {FORMAT}")
+            raise CommunisError(
+                f"{self._checkpoint} has format {meta.get('format')}, this version reads {FORMAT}"
+            )
         self._forget_after(int(meta["round"]))
         return Checkpoint(int(meta["round"]), tensors)
 
     def records(self) -> list[RoundRecord]:
         """All complete records; a last line cut short by a crash is passed over."""
         found = []
-        lines = self._records.read_text(encoding="utf-8").splitlines() if self._records.exists() else []
+        lines = (
+            self._records.read_text(encoding="utf-8").splitlines() if self._records.exists() else []
+        )
         for number, line in enumerate(lines, 1):
             try:
                 raw = json.loads(line)
@@ -102,7 +122,10 @@ class RunFolder:
                 if number == len(lines):
                     break
                 raise CommunisError(f"{self._records}:{number} is not a record") from None
-            raw["cohort"], raw["refused"] = tuple(raw["cohort"]), tuple((c, why) for c, why in raw["refused"])
+            raw["cohort"], raw["refused"] = (
+                tuple(raw["cohort"]),
+                tuple((c, why) for c, why in raw["refused"]),
+            )
             found.append(RoundRecord(**raw))
         return found
 
@@ -133,17 +156,26 @@ SCORES = pa.schema(
         ("value", pa.float64()),
     ]
 )
-LINKS = pa.schema([(name, pa.int64()) for name in ("round", "sender", "receiver", "payload", "framing")])
+LINKS = pa.schema(
+    [(name, pa.int64()) for name in ("round", "sender", "receiver", "payload", "framing")]
+)
 
 
 def score_rows(round: int, scores: Iterable[tuple[int, str, str, Score]]) -> pa.Table:
-    rows = [(round, c, split, subset, s.metric, s.label, s.support, s.value) for c, split, subset, s in scores]
-    return pa.table([list(column) for column in zip(*rows, strict=True)] if rows else [[]] * 8, schema=SCORES)
+    rows = [
+        (round, c, split, subset, s.metric, s.label, s.support, s.value)
+        for c, split, subset, s in scores
+    ]
+    return pa.table(
+        [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * 8, schema=SCORES
+    )
 
 
 def link_rows(round: int, links: Iterable[Link]) -> pa.Table:
     rows = [(round, x.sender, x.receiver, x.payload, x.framing) for x in links]
-    return pa.table([list(column) for column in zip(*rows, strict=True)] if rows else [[]] * 5, schema=LINKS)
+    return pa.table(
+        [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * 5, schema=LINKS
+    )
 
 
 def environment() -> dict[str, Any]:

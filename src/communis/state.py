@@ -1,6 +1,7 @@
 """State: an immutable mapping from parameter path to tensor, with arithmetic.
 
-Paths are the sharing vocabulary of the library (`encoders.acc.conv1.weight`, `head.out.bias`). Clients own different paths, so
+Paths are the sharing vocabulary of the library (`encoders.acc.conv1.weight`, `head.out.bias`).
+Clients own different paths, so
 arithmetic is key-wise and always keeps the keys of the left operand:
 
 * `a + b`, `a - b`: a path that `b` lacks keeps `a`'s value; a path that only `b` has is an error.
@@ -11,10 +12,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+
+class HasPaths(Protocol):
+    """A model that knows its parameters and buffers by path (`core.Model`)."""
+
+    @property
+    def by_path(self) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]: ...
 
 
 class State(Mapping[str, Tensor]):
@@ -26,27 +34,26 @@ class State(Mapping[str, Tensor]):
         self._tensors = dict(tensors) if tensors else {}
 
     @classmethod
-    def of(cls, model: nn.Module, paths: Iterable[str] | None = None) -> State:
+    def of(cls, model: HasPaths, paths: Iterable[str] | None = None) -> State:
         """A copy of the model's parameters (all, or those at `paths`)."""
-        found = dict(model.named_parameters())
-        chosen = found if paths is None else {path: found[path] for path in paths}
-        return cls({path: p.detach().clone() for path, p in chosen.items()})
+        found = model.by_path[0]
+        chosen = found if paths is None else paths
+        return cls({path: found[path].detach().clone() for path in chosen})
 
     @classmethod
-    def buffers(cls, model: nn.Module) -> State:
+    def buffers(cls, model: HasPaths) -> State:
         """A copy of the model's persistent buffers, such as BatchNorm statistics."""
-        parameters = dict(model.named_parameters())
-        return cls({path: b.detach().clone() for path, b in model.state_dict().items() if path not in parameters})
+        return cls({path: buffer.detach().clone() for path, buffer in model.by_path[1].items()})
 
-    def load_into(self, model: nn.Module) -> None:
+    @torch.no_grad()
+    def load_into(self, model: HasPaths) -> None:
         """The model holds these values (parameters or buffers); its other tensors are untouched."""
-        own = model.state_dict(keep_vars=True)
-        unknown = [path for path in self if path not in own]
+        parameters, buffers = model.by_path
+        unknown = [path for path in self if path not in parameters and path not in buffers]
         if unknown:
             raise KeyError(f"the model has no tensor at {', '.join(unknown)}")
-        with torch.no_grad():
-            for path, tensor in self._tensors.items():
-                own[path].copy_(tensor)
+        for path, tensor in self._tensors.items():
+            (parameters[path] if path in parameters else buffers[path]).copy_(tensor)
 
     def pick(self, paths: Iterable[str]) -> State:
         """The tensors at those of `paths` that are here, in the order of `paths`."""
@@ -62,7 +69,9 @@ class State(Mapping[str, Tensor]):
         """The Euclidean norm of all tensors taken as one vector."""
         if not self._tensors:
             return torch.zeros(())
-        return torch.stack([tensor.norm() for tensor in self._tensors.values()]).norm()
+        return torch.linalg.vector_norm(
+            torch.stack([torch.linalg.vector_norm(tensor) for tensor in self._tensors.values()])
+        )
 
     def __getitem__(self, path: str) -> Tensor:
         return self._tensors[path]

@@ -1,7 +1,9 @@
 """Named random streams from one seed.
 
-Every draw in a run comes from `generator(name, *ids)`: the same name and ids give the same numbers whatever was drawn before, in
-whichever process. So methods are compared on the same splits, masks, cohorts and batches, and a resumed run needs no saved
+Every draw in a run comes from `generator(name, *ids)`: the same name and ids give the same numbers
+whatever was drawn before, in
+whichever process. So methods are compared on the same splits, masks, cohorts and batches, and a
+resumed run needs no saved
 generator state. No global random state is read or left changed.
 """
 
@@ -18,7 +20,8 @@ import torch
 
 @dataclass(frozen=True)
 class Streams:
-    """`seed` drives everything; streams in use: split, roles, init, participation, batches, client, evaluation."""
+    """`seed` drives everything; streams in use: split, roles, init, participation, batches, client,
+    evaluation."""
 
     seed: int = 0
 
@@ -31,7 +34,18 @@ class Streams:
 
     @contextmanager
     def torch(self, name: str, *ids: int) -> Iterator[None]:
-        """Within, torch's own draws (dropout, initialisers) follow this stream; afterwards they go on as before."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.number(name, *ids))  # noqa: TID251 - the one place, inside fork_rng
+        """Within, torch's own draws (dropout, initialisers) follow this stream; afterwards they go
+        on as before."""
+        # torch.manual_seed would also queue a call, with its stack, for every absent accelerator.
+        generators = [torch.default_generator]
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            generators += list(torch.cuda.default_generators)
+        before = [generator.get_state() for generator in generators]
+        seed = self.number(name, *ids)
+        for generator in generators:
+            generator.manual_seed(seed)
+        try:
             yield
+        finally:
+            for generator, state in zip(generators, before, strict=True):
+                generator.set_state(state)

@@ -1,7 +1,9 @@
 """What is predicted: classification, counting, pose, localisation, or several at once.
 
-A prediction is one tensor (B, outputs). A target is (B,) int64 for classification and counting and (B, columns) float32 otherwise;
-`Several` packs the targets of its tasks side by side as float32 columns and splits predictions in the same order.
+A prediction is one tensor (B, outputs). A target is (B,) int64 for classification and counting and
+(B, columns) float32 otherwise;
+`Several` packs the targets of its tasks side by side as float32 columns and splits predictions in
+the same order.
 """
 
 from __future__ import annotations
@@ -44,13 +46,18 @@ class Classification:
             Score("nll", scores.nll(prediction, actual), support=n),
             Score("brier", scores.brier(prediction, actual), support=n),
             Score("ece", scores.ece(prediction, actual), support=n),
-            *(Score("f1", float(by_class[c]), c, int(support[c])) for c in range(self.classes) if support[c]),
+            *(
+                Score("f1", float(by_class[c]), c, int(support[c]))
+                for c in range(self.classes)
+                if support[c]
+            ),
         ]
 
 
 @dataclass(frozen=True)
 class Counting(Classification):
-    """How many: classification over 0 ... classes - 1 whose scores include the mean absolute error."""
+    """How many: classification over 0 ... classes - 1 whose scores include the mean absolute
+    error."""
 
     def scores(self, prediction: Tensor, target: Tensor) -> Sequence[Score]:
         error = scores.mae(prediction.argmax(1), self.labels(target))
@@ -59,7 +66,8 @@ class Counting(Classification):
 
 @dataclass(frozen=True)
 class Pose:
-    """Joint positions, (B, joints * 3). Scores: MPJPE with poses moved to the root joint, and absolute."""
+    """Joint positions, (B, joints * 3). Scores: MPJPE with poses moved to the root joint, and
+    absolute."""
 
     joints: int = 17
     root: int = 0
@@ -117,7 +125,8 @@ Single = Classification | Counting | Pose | Localisation
 
 @dataclass(frozen=True)
 class Several:
-    """Named tasks on one model; the loss is the weighted sum. Scores are named `task.metric`; classes are those of the first
+    """Named tasks on one model; the loss is the weighted sum. Scores are named `task.metric`;
+    classes are those of the first
     classification task."""
 
     names: tuple[str, ...]
@@ -140,11 +149,19 @@ class Several:
 
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
         weights = self.weights or (1.0,) * len(self.tasks)
-        parts = zip(weights, self.tasks, self._predictions(prediction), self._targets(target), strict=True)
+        parts = zip(
+            weights, self.tasks, self._predictions(prediction), self._targets(target), strict=True
+        )
         return torch.stack([w * task.loss(p, t) for w, task, p, t in parts]).sum()
 
     def scores(self, prediction: Tensor, target: Tensor) -> Sequence[Score]:
-        parts = zip(self.names, self.tasks, self._predictions(prediction), self._targets(target), strict=True)
+        parts = zip(
+            self.names,
+            self.tasks,
+            self._predictions(prediction),
+            self._targets(target),
+            strict=True,
+        )
         return [
             Score(f"{name}.{s.metric}", s.value, s.label, s.support)
             for name, task, p, t in parts
@@ -152,7 +169,7 @@ class Several:
         ]
 
     def _predictions(self, prediction: Tensor) -> Iterator[Tensor]:
-        return iter(prediction.split([task.outputs for task in self.tasks], 1))
+        return iter(torch.split(prediction, [task.outputs for task in self.tasks], 1))
 
     def _targets(self, target: Tensor) -> Iterator[Tensor]:
-        return iter(target.split([task.columns for task in self.tasks], 1))
+        return iter(torch.split(target, [task.columns for task in self.tasks], 1))

@@ -1,4 +1,5 @@
-"""Who hears whom. Star: one server hears the cohort. Graph: every client aggregates what it and its neighbours sent."""
+"""Who hears whom. Star: one server hears the cohort. Graph: every client aggregates what it and its
+neighbours sent."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ class Graph:
     def aggregators(self, clients: int) -> Sequence[int]:
         outside = sorted({node for edge in self.edges for node in edge if not 0 <= node < clients})
         if outside:
-            raise CommunisError(f"the graph names clients {outside}, but the fleet has clients 0 to {clients - 1}")
+            raise CommunisError(
+                f"the graph names clients {outside}, but the fleet has clients 0 to {clients - 1}"
+            )
         return range(clients)
 
     def aggregator_of(self, client: int) -> int:

@@ -1,4 +1,5 @@
-"""Fixed role lists: so many clients with these sensors, so many with those; who plays which role is drawn by seed."""
+"""Fixed role lists: so many clients with these sensors, so many with those; who plays which role is
+drawn by seed."""
 
 from __future__ import annotations
 
@@ -24,9 +25,14 @@ def assign(
     for role in roles:
         unknown = [m for m in role.modalities if m not in modalities]
         if unknown or not role.modalities:
-            raise CommunisError(f"role with modalities {list(role.modalities)}: the data has {sorted(modalities)}")
+            raise CommunisError(
+                f"role with modalities {list(role.modalities)}: the data has {sorted(modalities)}"
+            )
     total = sum(role.count for role in roles)
     if total != clients:
-        raise CommunisError(f"the roles are for {total} clients, but there are {clients}: change the counts in [[fleet.roles]]")
+        raise CommunisError(
+            f"the roles are for {total} clients, but there are {clients}: "
+            "change the counts in [[fleet.roles]]"
+        )
     suites = [tuple(sorted(role.modalities)) for role in roles for _ in range(role.count)]
     return [suites[i] for i in streams.generator("roles").permutation(clients)]

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from communis.core import Answer, Ask, Batch, Client, CommunisError, Samples, Score
+from communis.core import Batch, Client, CommunisError, Samples, Score
+from communis.exchange import Answer, Ask
 from communis.fleet import AnyMethod, BoundFleet
 from communis.wire import decode, encode, payload_types
 
@@ -18,7 +19,8 @@ EVAL_BATCH = 512
 
 
 class StateStore:
-    """Private client state on the client's own disk: one file per client and round, written whole or not at all."""
+    """Private client state on the client's own disk: one file per client and round, written whole
+    or not at all."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -32,7 +34,10 @@ class StateStore:
         try:
             return path.read_bytes()
         except OSError as error:
-            raise CommunisError(f"{path}: private state of client {client} is gone ({error.strerror}); start a new run") from None
+            raise CommunisError(
+                f"{path}: private state of client {client} is gone ({error.strerror}); "
+                "start a new run"
+            ) from None
 
     def write(self, client: int, round: int, data: bytes) -> None:
         path = self.path(client, round)
@@ -77,10 +82,16 @@ class Executor:
             state = self.method.settle(client, state, down)
             return Answer(ask.client, keeps_state=self._keep(ask, state))
         state, up = self.method.local(client, state, down)
-        return Answer(ask.client, encode(up).data, self._keep(ask, state), client.log.get("loss", float("nan")))
+        return Answer(
+            ask.client,
+            encode(up).data,
+            self._keep(ask, state),
+            client.log.get("loss", float("nan")),
+        )
 
     def _keep(self, ask: Ask, state: Any) -> bool:
-        """Private state goes to disk; one without a single tensor needs no file, `start_client` makes it again."""
+        """Private state goes to disk; one without a single tensor needs no file, `start_client`
+        makes it again."""
         message = encode(state)
         if message.payload:
             self.store.write(ask.client, ask.round, message.data)
@@ -89,11 +100,13 @@ class Executor:
     def _scores(self, client: Client, state: Any) -> Iterator[tuple[str, str, Score]]:
         splits: list[tuple[str, Samples]] = [("val", client.val), ("test", client.test)]
         client.model.eval()
-        for (split, samples), subset in product(splits, subsets_of(client.card.modalities, self.subsets)):
+        for (split, samples), subset in product(
+            splits, subsets_of(client.card.modalities, self.subsets)
+        ):
             if not len(samples):
                 continue
             predictions, targets = [], []
-            for indices in torch.arange(len(samples)).split(EVAL_BATCH):
+            for indices in torch.split(torch.arange(len(samples)), EVAL_BATCH):
                 batch = only(samples.batch(indices), subset)
                 predictions.append(self.method.predict(client, state, batch))
                 targets.append(batch.target)
@@ -102,7 +115,8 @@ class Executor:
 
 
 def subsets_of(modalities: Sequence[str], which: str) -> list[tuple[str, ...]]:
-    """The modality subsets to score: all that the client owns, and with "each" every single one of them too."""
+    """The modality subsets to score: all that the client owns, and with "each" every single one of
+    them too."""
     singles = [(m,) for m in modalities] if which == "each" and len(modalities) > 1 else []
     return [tuple(modalities), *singles]
 

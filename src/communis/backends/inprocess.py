@@ -1,7 +1,10 @@
-"""The default backend: this machine. Persistent worker processes with one torch thread each, or this process alone.
+"""The default backend: this machine. Persistent worker processes with one torch thread each, or
+this process alone.
 
-Work goes out longest client first, answers come back in client order, and every message is read and summed in that order: the
-bits of a run do not depend on the number of workers. Large messages travel through files in shared memory that readers map;
+Work goes out longest client first, answers come back in client order, and every message is read and
+summed in that order: the
+bits of a run do not depend on the number of workers. Large messages travel through files in shared
+memory that readers map;
 equal ones (a model that is the same for everybody) are stored once.
 """
 
@@ -17,7 +20,7 @@ import traceback
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -26,7 +29,8 @@ from typing import Any
 import torch
 
 from communis.backends.executor import Executor, StateStore
-from communis.core import Answer, Ask, CommunisError
+from communis.core import CommunisError
+from communis.exchange import Answer, Ask
 from communis.fleet import AnyMethod, Fleet
 
 SMALL = 32_768  # bytes; shorter messages go through the pipe itself
@@ -48,7 +52,8 @@ class InProcess:
         subsets: str = "each",
         start_method: str = "",
     ) -> None:
-        """workers: processes; 1: none besides this one; 0: one per core. states: where private client state lives."""
+        """workers: processes; 1: none besides this one; 0: one per core. states: where private
+        client state lives."""
         self.workers = workers or (os.cpu_count() or 1 if device == "cpu" else 1)
         self._scratch = tempfile.TemporaryDirectory(prefix="communis-", dir=_shared_memory())
         self._mail = Path(self._scratch.name)
@@ -58,7 +63,9 @@ class InProcess:
         self._context = multiprocessing.get_context(start_method or default_start_method(device))
         self._pool: list[_Worker] = []
         self._executor: Executor | None = None
-        self._cost = {card.id: card.samples * len(card.modalities) for card in fleet.bind(method).cards}
+        self._cost = {
+            card.id: card.samples * len(card.modalities) for card in fleet.bind(method).cards
+        }
         self._versions = self._store.versions()  # of every client's private state on disk
 
     def perform(self, asks: Sequence[Ask]) -> Iterator[Answer]:
@@ -91,11 +98,13 @@ class InProcess:
 
     def _in_workers(self, asks: Sequence[Ask]) -> Iterator[Answer]:
         while len(self._pool) < min(self.workers, len(asks)):
-            self._pool.append(_Worker(self._context, self._job, self._mail / f"worker{len(self._pool)}"))
+            self._pool.append(
+                _Worker(self._context, self._job, self._mail / f"worker{len(self._pool)}")
+            )
         letters = _Letters(self._mail)
         waiting = deque(sorted(range(len(asks)), key=lambda i: (-self._cost[asks[i].client], i)))
         answers: dict[int, Answer] = {}
-        busy: dict[Connection, tuple[_Worker, int]] = {}
+        busy: dict[int, tuple[_Worker, int]] = {}  # by the id of the worker's pipe
         try:
             due = 0
             while due < len(asks):
@@ -103,20 +112,21 @@ class InProcess:
                     if worker.idle and waiting:
                         index = waiting.popleft()
                         worker.send(asks[index], letters.post(asks[index].down))
-                        busy[worker.pipe] = worker, index
+                        busy[id(worker.pipe)] = worker, index
                 if due in answers:
                     yield answers.pop(due)
                     due += 1
                     continue
-                for pipe in wait(list(busy)):
-                    worker, index = busy.pop(pipe)  # type: ignore[arg-type]
+                for pipe in wait([worker.pipe for worker, _ in busy.values()]):
+                    worker, index = busy.pop(id(pipe))
                     answers[index] = worker.receive(asks[index].client)
         finally:
             letters.close()
 
 
 class _Letters:
-    """Messages to workers: short ones as they are, long ones as files in shared memory, each content once."""
+    """Messages to workers: short ones as they are, long ones as files in shared memory, each
+    content once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -139,14 +149,20 @@ class _Letters:
 class _Worker:
     """A process that performs one ask at a time; the parent's end of it."""
 
+    pipe: Connection
+    idle: bool
+
     def __init__(self, context: Any, job: tuple[Any, ...], outbox: Path) -> None:
-        self._start = lambda: self._spawn(context, job, outbox)
+        self._context, self._arguments = context, (job, str(outbox))
         self._start()
 
-    def _spawn(self, context: Any, job: tuple[Any, ...], outbox: Path) -> None:
-        self.pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, job, str(outbox)), daemon=True)
-        with warnings.catch_warnings():  # newer Pythons warn of any fork beside a thread; ours is a progress bar's
+    def _start(self) -> None:
+        self.pipe, theirs = self._context.Pipe()
+        self._process = self._context.Process(
+            target=_serve, args=(theirs, *self._arguments), daemon=True
+        )
+        with warnings.catch_warnings():
+            # Newer Pythons warn of any fork beside a thread; the only other one is a progress bar.
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process.start()
         theirs.close()
@@ -157,24 +173,27 @@ class _Worker:
         self.idle = False
 
     def receive(self, client: int) -> Answer:
-        """Its answer. If the process died (out of memory, killed), the client failed and a new process takes its place."""
+        """Its answer. If the process died (out of memory, killed), the client failed and a new
+        process takes its place."""
         try:
             answer, up, failure = self.pipe.recv()
         except (EOFError, ConnectionError):
             self._process.join()
             code = self._process.exitcode
             self._start()
-            return Answer(client, failure=f"the worker process died (exit code {code}); is there enough memory?")
+            return Answer(
+                client,
+                failure=f"the worker process died (exit code {code}); is there enough memory?",
+            )
         self.idle = True
         if failure:
             raise WorkerError(f"client {client} failed:\n{failure}")
-        return replace(answer, up=Path(up).read_bytes() if isinstance(up, str) else up)
+        received: Answer = replace(answer, up=_fetch(up))
+        return received
 
     def stop(self) -> None:
-        try:
+        with suppress(OSError, ValueError):
             self.pipe.send(None)
-        except (OSError, ValueError):
-            pass
         self._process.join(timeout=5)
         if self._process.is_alive():
             self._process.kill()
@@ -183,7 +202,8 @@ class _Worker:
 
 
 def _serve(pipe: Connection, job: tuple[Any, ...], outbox: str) -> None:
-    """The worker's loop. Ctrl-C is for the parent: it finishes the round and then stops the workers."""
+    """The worker's loop. Ctrl-C is for the parent: it finishes the round and then stops the
+    workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -198,7 +218,7 @@ def _serve(pipe: Connection, job: tuple[Any, ...], outbox: str) -> None:
         ask, letter = task
         try:
             executor = executor or _executor(job)
-            answer = executor.perform(replace(ask, down=Path(letter).read_bytes() if isinstance(letter, str) else letter))
+            answer = executor.perform(replace(ask, down=_fetch(letter)))
             up: bytes | str = answer.up
             if len(answer.up) >= SMALL:
                 Path(outbox).write_bytes(answer.up)
@@ -208,18 +228,25 @@ def _serve(pipe: Connection, job: tuple[Any, ...], outbox: str) -> None:
             pipe.send((None, b"", traceback.format_exc()))
 
 
+def _fetch(letter: bytes | str) -> bytes:
+    """A message, whether it came through the pipe or lies in shared memory."""
+    return Path(letter).read_bytes() if isinstance(letter, str) else letter
+
+
 def _executor(job: tuple[Any, ...]) -> Executor:
     fleet, method, states, device, subsets = job
     return Executor(fleet.bind(method, device), StateStore(states), subsets)
 
 
 def default_start_method(device: str) -> str:
-    """fork where it is safe and quick (Linux, CPU); spawn elsewhere, and with accelerators, which do not survive a fork."""
+    """fork where it is safe and quick (Linux, CPU); spawn elsewhere, and with accelerators, which
+    do not survive a fork."""
     return "fork" if sys.platform == "linux" and device == "cpu" else "spawn"
 
 
 def keep_freed_memory() -> None:
-    """Tells glibc to keep freed blocks: training frees and asks for the same megabytes every step, and handing them back to
+    """Tells glibc to keep freed blocks: training frees and asks for the same megabytes every step,
+    and handing them back to
     the system costs a page fault per 4 KB. A no-op elsewhere."""
     if sys.platform == "linux":
         try:

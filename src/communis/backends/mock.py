@@ -1,11 +1,12 @@
-"""A backend for tests: another backend whose answers are tampered with on the way, as a bad network or a bad client would."""
+"""A backend for tests: another backend whose answers are tampered with on the way, as a bad network
+or a bad client would."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from communis.core import Answer, Ask, Backend
+from communis.exchange import Answer, Ask, Backend
 
 Tamper = Callable[[Ask, Answer], Answer]
 
@@ -30,9 +31,13 @@ class Mock:
 
 def silence(*clients: int) -> Tamper:
     """These clients train but their messages never arrive."""
-    return lambda ask, answer: replace(answer, up=b"", failure="no answer") if ask.client in clients else answer
+    return lambda ask, answer: (
+        replace(answer, up=b"", failure="no answer") if ask.client in clients else answer
+    )
 
 
 def corrupt(change: Callable[[bytes], bytes], *clients: int) -> Tamper:
     """The messages of these clients arrive changed."""
-    return lambda ask, answer: replace(answer, up=change(answer.up)) if ask.client in clients and answer.up else answer
+    return lambda ask, answer: (
+        replace(answer, up=change(answer.up)) if ask.client in clients and answer.up else answer
+    )

@@ -16,7 +16,8 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Recording:
-    """One uninterrupted recording of one subject: every modality at its own rate, one label throughout."""
+    """One uninterrupted recording of one subject: every modality at its own rate, one label
+    throughout."""
 
     streams: Mapping[Modality, Array]  # (steps, channels)
     rates: Mapping[Modality, float]  # Hz

@@ -13,7 +13,8 @@ from communis.core import Batch, Modality
 
 @dataclass(frozen=True)
 class TensorSamples:
-    """Stored channels-last, so that a gathered batch already has the layout of the fast encoders; shown channels-first."""
+    """Stored channels-last, so that a gathered batch already has the layout of the fast encoders;
+    shown channels-first."""
 
     inputs: Mapping[Modality, Tensor]  # (n, ..., channels), zero where absent
     present: Mapping[Modality, Tensor]  # (n,) bool
@@ -35,10 +36,13 @@ class TensorSamples:
 
 
 def joined(parts: Sequence[TensorSamples], like: Mapping[Modality, Tensor]) -> TensorSamples:
-    """All samples side by side; a part without a modality contributes zeros marked absent (shape from `like`)."""
+    """All samples side by side; a part without a modality contributes zeros marked absent (shape
+    from `like`)."""
 
     def inputs(part: TensorSamples, m: Modality) -> Tensor:
-        return part.inputs[m] if m in part.inputs else like[m].new_zeros(len(part), *like[m].shape[1:])
+        return (
+            part.inputs[m] if m in part.inputs else like[m].new_zeros(len(part), *like[m].shape[1:])
+        )
 
     def present(part: TensorSamples, m: Modality) -> Tensor:
         return part.present[m] if m in part.present else torch.zeros(len(part), dtype=torch.bool)

@@ -1,6 +1,8 @@
-"""Synthetic: seeded windows with any number of clients, modalities and classes. For trials and tests, not for claims.
+"""Synthetic: seeded windows with any number of clients, modalities and classes. For trials and
+tests, not for claims.
 
-Every class has a smooth waveform per modality and channel; a window is its class's waveform, shifted in time, scaled by the
+Every class has a smooth waveform per modality and channel; a window is its class's waveform,
+shifted in time, scaled by the
 client's own gain, plus white noise. Each client draws its classes from a Dirichlet distribution.
 """
 
@@ -45,17 +47,24 @@ class Synthetic:
         inputs, present = {}, {}
         for m in range(self.modalities):
             waves = self._waves(rng)[target]
-            waves = np.take_along_axis(waves, (np.arange(self.steps) + shift[:, None])[:, None] % self.steps, 2)
+            waves = np.take_along_axis(
+                waves, (np.arange(self.steps) + shift[:, None])[:, None] % self.steps, 2
+            )
             noise = rng.standard_normal(waves.shape, dtype=np.float32)
             present[f"m{m}"] = rng.random(n) >= self.missing
             inputs[f"m{m}"] = gain * waves + np.float32(self.noise) * noise
-        split = np.tile(np.digitize(np.arange(self.windows) / self.windows, [0.6, 0.8]), self.clients).astype(np.int8)
-        return Windows(inputs, target.astype(np.int64), owner, split, Classification(self.classes), present)
+        split = np.tile(
+            np.digitize(np.arange(self.windows) / self.windows, [0.6, 0.8]), self.clients
+        ).astype(np.int8)
+        return Windows(
+            inputs, target.astype(np.int64), owner, split, Classification(self.classes), present
+        )
 
     def _waves(self, rng: np.random.Generator) -> Array:
-        """(classes, channels, steps): three low harmonics with random amplitude and phase, unit power."""
+        """(classes, channels, steps): three low harmonics with random amplitude and phase, unit
+        power."""
         t = np.arange(self.steps) / self.steps * 2 * np.pi
         amplitude = rng.standard_normal((self.classes, self.channels, 3, 1))
         phase = rng.uniform(0, 2 * np.pi, (self.classes, self.channels, 3, 1))
         waves = (amplitude * np.sin(np.arange(1, 4)[:, None] * t + phase)).sum(2)
-        return (waves / np.sqrt(np.square(waves).mean(2, keepdims=True))).astype(np.float32)
+        return np.asarray(waves / np.sqrt(np.square(waves).mean(2, keepdims=True)), np.float32)

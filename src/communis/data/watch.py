@@ -1,6 +1,8 @@
-"""Watch: shoulder exercises recorded by a smartwatch. 10 subjects, 7 exercises, both arms, acc + gyro at 50 Hz.
+"""Watch: shoulder exercises recorded by a smartwatch. 10 subjects, 7 exercises, both arms, acc +
+gyro at 50 Hz.
 
-Burns et al., Physiological Measurement 39 (2018) 075007. The recordings are inside the `seglearn` wheel (BSD-3-Clause); the file
+Burns et al., Physiological Measurement 39 (2018) 075007. The recordings are inside the `seglearn`
+wheel (BSD-3-Clause); the file
 is read from the installed package without importing it.
 """
 
@@ -39,7 +41,8 @@ def location() -> Path:
         return Path(str(distribution("seglearn").locate_file("seglearn/data/watch_dataset.npy")))
     except PackageNotFoundError:
         raise CommunisError(
-            "the watch recordings are inside the seglearn package, which is not installed: pip install 'communis[watch]'"
+            "the watch recordings are inside the seglearn package, which is not installed: "
+            "pip install 'communis[watch]'"
         ) from None
 
 
@@ -48,12 +51,23 @@ def read(path: Path) -> Dataset:
     try:
         found = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
-        raise CommunisError(f"{path}: {error.strerror}; reinstall with: pip install --force-reinstall seglearn") from None
+        raise CommunisError(
+            f"{path}: {error.strerror}; reinstall with: pip install --force-reinstall seglearn"
+        ) from None
     if found != SHA256:
-        raise CommunisError(f"{path}: sha256 is {found}, expected {SHA256}; reinstall with: pip install --force-reinstall seglearn")
+        raise CommunisError(
+            f"{path}: sha256 is {found}, expected {SHA256}; "
+            "reinstall with: pip install --force-reinstall seglearn==1.2.5"
+        )
     raw = np.load(path, allow_pickle=True).item()
     recordings = [
-        Recording({"acc": x[:, :3], "gyro": x[:, 3:]}, {"acc": 50.0, "gyro": 50.0}, int(y), int(subject), int(side))
+        Recording(
+            {"acc": x[:, :3], "gyro": x[:, 3:]},
+            {"acc": 50.0, "gyro": 50.0},
+            int(y),
+            int(subject),
+            int(side),
+        )
         for x, y, subject, side in zip(raw["X"], raw["y"], raw["subject"], raw["side"], strict=True)
     ]
     return Dataset(tuple(recordings), tuple(str(name) for name in raw["y_labels"]))

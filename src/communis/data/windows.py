@@ -1,7 +1,9 @@
-"""Windows: fixed-length pieces of recordings, side by side, with their split. Arrays may be memory-mapped."""
+"""Windows: fixed-length pieces of recordings, side by side, with their split. Arrays may be
+memory-mapped."""
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +24,9 @@ class Windows:
     owner: Array  # (N,) int64: subject, or whoever else the windows belong to
     split: Array  # (N,) int8: TRAIN, VAL or TEST
     task: Task
-    present: Mapping[Modality, Array] = field(default_factory=dict)  # (N,) bool; a modality not named is always present
+    present: Mapping[Modality, Array] = field(
+        default_factory=dict
+    )  # (N,) bool; a modality not named is always present
     labels: tuple[str, ...] = ()  # class names
 
     def __post_init__(self) -> None:
@@ -35,7 +39,9 @@ class Windows:
             raise CommunisError(f"windows of unequal number: {lengths}")
         bad = [m for m in self.inputs if not m.isidentifier()]
         if bad:
-            raise CommunisError(f"modality names must be identifiers (letters, digits, _), got {', '.join(bad)}")
+            raise CommunisError(
+                f"modality names must be identifiers (letters, digits, _), got {', '.join(bad)}"
+            )
 
     def __len__(self) -> int:
         return len(self.target)
@@ -48,14 +54,24 @@ class Windows:
     def channels(self) -> dict[Modality, int]:
         return {m: self.inputs[m].shape[1] for m in self.modalities}
 
+    def release(self) -> None:
+        """Gives back the memory of pages that were read through a read-only map; they stay on
+        disk. So memory does not grow with the number of clients visited."""
+        for root in {id(r): r for r in map(_root, self.inputs.values())}.values():
+            if isinstance(root, np.memmap) and root.mode == "r" and hasattr(mmap, "MADV_DONTNEED"):
+                root._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+
     def __getstate__(self) -> dict[str, Any]:
-        """Memory-mapped arrays are pickled as where they lie, so that a spawned worker maps them again."""
+        """Memory-mapped arrays are pickled as where they lie, so that a spawned worker maps them
+        again."""
         state = dict(self.__dict__)
         state["inputs"] = {m: _where(values) for m, values in self.inputs.items()}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        state["inputs"] = {m: v.open() if isinstance(v, _Mapped) else v for m, v in state["inputs"].items()}
+        state["inputs"] = {
+            m: v.open() if isinstance(v, _Mapped) else v for m, v in state["inputs"].items()
+        }
         self.__dict__.update(state)
 
 
@@ -73,17 +89,27 @@ class _Mapped:
 
 
 def _where(values: Array) -> Array | _Mapped:
-    root = values
-    while isinstance(root.base, np.ndarray):
-        root = root.base
+    root = _root(values)
     if not isinstance(root, np.memmap) or root.filename is None:
         return values
-    start = values.__array_interface__["data"][0] - root.__array_interface__["data"][0] + root.offset
+    start = (
+        values.__array_interface__["data"][0] - root.__array_interface__["data"][0] + root.offset
+    )
     return _Mapped(str(root.filename), values.dtype.str, start, values.shape, values.strides)
 
 
-def cut(dataset: Dataset, seconds: float, shares: tuple[float, float, float] = (0.6, 0.2, 0.2)) -> Windows:
-    """Windows without overlap; within each recording the first part trains, the next validates, the last tests.
+def _root(values: Array) -> Array:
+    """The array that a view was taken from."""
+    while isinstance(values.base, np.ndarray):
+        values = values.base
+    return values
+
+
+def cut(
+    dataset: Dataset, seconds: float, shares: tuple[float, float, float] = (0.6, 0.2, 0.2)
+) -> Windows:
+    """Windows without overlap; within each recording the first part trains, the next validates, the
+    last tests.
 
     Time is never shuffled, so no test window lies between training windows.
     """
@@ -91,7 +117,9 @@ def cut(dataset: Dataset, seconds: float, shares: tuple[float, float, float] = (
     counts = [len(next(iter(part.values()))) for part in parts]
     if not sum(counts):
         longest = max(r.seconds for r in dataset.recordings)
-        raise CommunisError(f"no recording holds a window of {seconds} s; the longest has {longest:.1f} s")
+        raise CommunisError(
+            f"no recording holds a window of {seconds} s; the longest has {longest:.1f} s"
+        )
     inputs = {m: np.concatenate([part[m] for part in parts]) for m in dataset.modalities}
     repeat = np.repeat(np.arange(len(parts)), counts)
     return Windows(
@@ -109,7 +137,9 @@ def _pieces(recording: Recording, seconds: float) -> dict[Modality, Array]:
     pieces = {}
     for m, values in recording.streams.items():
         steps = round(seconds * recording.rates[m])
-        piece = np.asarray(values[: count * steps], np.float32).reshape(count, steps, values.shape[1])
+        piece = np.asarray(values[: count * steps], np.float32).reshape(
+            count, steps, values.shape[1]
+        )
         pieces[m] = piece.transpose(0, 2, 1)
     return pieces
 

@@ -1,8 +1,10 @@
 """FedDyn. Acar et al., ICLR 2021, Algorithm 1.
 https://arxiv.org/abs/2111.04263
 
-Names follow the paper: theta the model, g_k the client's stored gradient, h the server's, m clients, alpha the regulariser.
-Deviation: the local minimisation is `epochs` passes of the local optimiser, as in the paper's experiments.
+Names follow the paper: theta the model, g_k the client's stored gradient, h the server's, m
+clients, alpha the regulariser.
+Deviation: the local minimisation is `epochs` passes of the local optimiser, as in the paper's
+experiments.
 Deviation: m and |P_t| are counted per parameter path, so clients may lack modalities.
 """
 
@@ -65,10 +67,14 @@ class FedDyn(Recipe, Method[Server, Private, Down, Up]):
         return state
 
     def local(self, client: Client, state: Private, down: Down) -> tuple[Private, Up]:
-        def adjust(model: Model) -> None:  # gradient of -<g_k, theta> + alpha/2 |theta - theta^{t-1}|^2
-            for path, p in model.named_parameters():
+        def adjust(
+            model: Model,
+        ) -> None:  # gradient of -<g_k, theta> + alpha/2 |theta - theta^{t-1}|^2
+            for path, p in model.by_path[0].items():
                 if p.grad is not None:
-                    p.grad.sub_(state.g_k[path]).add_(p.detach() - down.theta[path], alpha=self.alpha)
+                    p.grad.sub_(state.g_k[path]).add_(
+                        p.detach() - down.theta[path], alpha=self.alpha
+                    )
 
         self.train(client, adjust=adjust)
         dtheta = State.of(client.model) - down.theta

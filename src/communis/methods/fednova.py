@@ -1,7 +1,8 @@
 """FedNova. Wang et al., NeurIPS 2020, Equations 5 to 8.
 https://arxiv.org/abs/2007.07481
 
-Names follow the paper: x the model, d_i the normalised update, a_1 = |a_i|_1 the accumulated weight of the local gradients.
+Names follow the paper: x the model, d_i the normalised update, a_1 = |a_i|_1 the accumulated weight
+of the local gradients.
 Deviation: p_i and tau_eff are taken per path over the participating clients that own it.
 """
 
@@ -38,7 +39,10 @@ class FedNova(Recipe, Method[Server, State, Down, Up]):
 
     def __post_init__(self) -> None:
         if self.optimizer != "sgd":
-            raise CommunisError("fednova knows how SGD (with or without momentum) weighs gradients: set optimizer = 'sgd'")
+            raise CommunisError(
+                "fednova knows how SGD, with or without momentum, weighs gradients: "
+                "set optimizer = 'sgd'"
+            )
 
     def start_server(self, fleet: FleetView) -> Server:
         return Server(x=fleet.params)
@@ -58,11 +62,14 @@ class FedNova(Recipe, Method[Server, State, Down, Up]):
         return State.buffers(client.model), Up(d=(down.x - State.of(client.model)) / a_1, a_1=a_1)
 
     def weight(self, tau: int) -> float:
-        """|a_i|_1 after tau steps of SGD with momentum rho: [tau - rho (1 - rho^tau) / (1 - rho)] / (1 - rho)."""
+        """|a_i|_1 after tau steps of SGD with momentum rho: [tau - rho (1 - rho^tau) / (1 - rho)] /
+        (1 - rho)."""
         rho = self.momentum
         return (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         d = ups.mean(lambda up: up.d, by_samples=True)  # sum_i p_i d_i
-        tau_eff = ups.mean(lambda up: up.d.map(lambda _: torch.tensor(up.a_1)), by_samples=True)  # sum_i p_i |a_i|_1
+        tau_eff = ups.mean(
+            lambda up: up.d.map(lambda _: torch.tensor(up.a_1)), by_samples=True
+        )  # sum_i p_i |a_i|_1
         return Server(x=server.x - d * tau_eff)

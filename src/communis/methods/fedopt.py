@@ -1,7 +1,8 @@
 """FedOpt: FedAdam and FedYogi. Reddi et al., ICLR 2021, Algorithm 2.
 https://arxiv.org/abs/2003.00295
 
-Names follow the paper: x the model, Delta the pseudo-gradient, m and v its moments, tau the adaptivity.
+Names follow the paper: x the model, Delta the pseudo-gradient, m and v its moments, tau the
+adaptivity.
 Deviation: a path that nobody in the cohort owns keeps x, m and v.
 """
 
@@ -45,7 +46,9 @@ class FedOpt(Recipe, Method[Server, State, Down, Up]):
     tau: float = 1e-3
 
     def start_server(self, fleet: FleetView) -> Server:
-        return Server(x=fleet.params, m=fleet.params.zeros(), v=fleet.params.zeros() + self.tau**2)  # v_{-1} >= tau^2
+        return Server(
+            x=fleet.params, m=fleet.params.zeros(), v=fleet.params.zeros() + self.tau**2
+        )  # v_{-1} >= tau^2
 
     def start_client(self, client: Client) -> State:
         return State.buffers(client.model)

@@ -1,10 +1,13 @@
 """FedProto. Tan et al., AAAI 2022, Algorithm 1.
 https://arxiv.org/abs/2105.00243
 
-Names follow the paper: C the prototypes, D_ij the samples of class j at client i, lam the weight of the regulariser.
-Deviation: Equation 6 divides the sample-weighted mean by the number of clients once more, which would shrink prototypes; we
+Names follow the paper: C the prototypes, D_ij the samples of class j at client i, lam the weight of
+the regulariser.
+Deviation: Equation 6 divides the sample-weighted mean by the number of clients once more, which
+would shrink prototypes; we
     take the sample-weighted mean itself. It travels as sums and counts, which add up.
-Deviation: the regulariser is the squared distance of each sample's embedding to its class prototype, averaged over dimensions.
+Deviation: the regulariser is the squared distance of each sample's embedding to its class
+prototype, averaged over dimensions.
 """
 
 from __future__ import annotations
@@ -15,7 +18,17 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from communis.core import Batch, Card, Client, CommunisError, FleetView, Method, Output, Replies, Samples
+from communis.core import (
+    Batch,
+    Card,
+    Client,
+    CommunisError,
+    FleetView,
+    Method,
+    Output,
+    Replies,
+    Samples,
+)
 from communis.local import Recipe
 from communis.state import State
 
@@ -23,7 +36,8 @@ from communis.state import State
 @dataclass(frozen=True)
 class Server:
     C: Tensor  # (classes, embedding)
-    n: Tensor  # (classes,) samples behind each prototype in the last round that had the class; 0: none yet
+    # (classes,) samples behind each prototype in the last round that had the class; 0: none yet
+    n: Tensor
 
 
 @dataclass(frozen=True)
@@ -47,18 +61,25 @@ class Up:
 
 @dataclass(frozen=True)
 class FedProto(Recipe, Method[Server, Private, Down, Up]):
-    """Clients share class prototypes, never parameters: any mix of models with one embedding size."""
+    """Clients share class prototypes, never parameters: any mix of models with one embedding
+    size."""
 
     lam: float = 1.0
-    inference: Literal["head", "prototype"] = "head"  # by the client's head, or by the nearest prototype
+    inference: Literal["head", "prototype"] = (
+        "head"  # by the client's head, or by the nearest prototype
+    )
 
     def start_server(self, fleet: FleetView) -> Server:
         sizes = sorted({card.sizes["embedding"] for card in fleet.cards})
         if not fleet.task.classes or fleet.task.classes != fleet.task.outputs:
-            raise CommunisError("fedproto needs a classification or counting task: a prototype belongs to a class")
+            raise CommunisError(
+                "fedproto needs a classification or counting task: a prototype belongs to a class"
+            )
         if len(sizes) != 1:
             raise CommunisError(f"fedproto needs one embedding size for all clients, got {sizes}")
-        return Server(C=torch.zeros(fleet.task.classes, sizes[0]), n=torch.zeros(fleet.task.classes))
+        return Server(
+            C=torch.zeros(fleet.task.classes, sizes[0]), n=torch.zeros(fleet.task.classes)
+        )
 
     def start_client(self, client: Client) -> Private:
         classes, size = client.card.sizes["classes"], client.card.sizes["embedding"]
@@ -77,7 +98,9 @@ class FedProto(Recipe, Method[Server, Private, Down, Up]):
             known = (down.n[y] > 0).float()  # classes that some client has sent
             distance = (output.embedding - down.C[y]).square().mean(1)
             regulariser = (known * distance).mean()
-            return client.task.loss(output.prediction, batch.target) + self.lam * regulariser  # Equation 7
+            return (
+                client.task.loss(output.prediction, batch.target) + self.lam * regulariser
+            )  # Equation 7
 
         self.train(client, loss=loss if self.lam else None)
         return Private(self._model(client), down.C, down.n), prototypes(client, client.train)
@@ -101,11 +124,12 @@ class FedProto(Recipe, Method[Server, Private, Down, Up]):
 
 @torch.no_grad()
 def prototypes(client: Client, samples: Samples, batch: int = 512) -> Up:
-    """Sums and counts of the embeddings of each class, with the model as it is, in evaluation mode."""
+    """Sums and counts of the embeddings of each class, with the model as it is, in evaluation
+    mode."""
     client.model.eval()
     sums = torch.zeros(client.card.sizes["classes"], client.card.sizes["embedding"])
     counts = torch.zeros(client.card.sizes["classes"])
-    for indices in torch.arange(len(samples)).split(batch):
+    for indices in torch.split(torch.arange(len(samples)), batch):
         part = samples.batch(indices)
         y = client.task.labels(part.target)
         sums.index_add_(0, y, client.model(part).embedding)

@@ -22,7 +22,7 @@ class FedProx(FedAvg):
 
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
         def adjust(model: Model) -> None:  # gradient of mu/2 |w - w_t|^2
-            for path, p in model.named_parameters():
+            for path, p in model.by_path[0].items():
                 if path in down.w and p.grad is not None:
                     p.grad.add_(p.detach() - down.w[path], alpha=self.mu)
 

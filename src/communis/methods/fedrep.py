@@ -2,7 +2,8 @@
 https://arxiv.org/abs/2102.07078
 
 Names follow the paper: phi the shared representation, h the local head.
-Deviation: head and representation train for whole epochs, as in the paper's experiments, instead of single gradient steps.
+Deviation: head and representation train for whole epochs, as in the paper's experiments, instead of
+single gradient steps.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from communis.state import State
 
 @dataclass(frozen=True)
 class FedRep(FedPer):
-    """The head is fitted to the received representation first, then the representation to the head; only the latter is shared."""
+    """The head is fitted to the received representation first, then the representation to the head;
+    only the latter is shared."""
 
     head_epochs: int = 5  # tau
 

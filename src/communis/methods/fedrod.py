@@ -2,7 +2,8 @@
 https://arxiv.org/abs/2107.00778
 
 Names follow the paper: G-head shared, P-head personal.
-Deviation: the class-balanced loss of the G-head is balanced softmax (Ren et al. 2020), one of the paper's options.
+Deviation: the class-balanced loss of the G-head is balanced softmax (Ren et al. 2020), one of the
+paper's options.
 """
 
 from __future__ import annotations
@@ -20,19 +21,24 @@ from communis.state import State
 
 @dataclass(frozen=True)
 class FedRoD(FedAvg):
-    """The shared head learns balanced classes, the personal head what is special here; predictions add both logits."""
+    """The shared head learns balanced classes, the personal head what is special here; predictions
+    add both logits."""
 
     def equip(self, model: Model, task: Task) -> None:
         model.private["head"] = nn.Linear(model.embedding_size, task.outputs)
 
     def start_server(self, fleet: FleetView) -> Server:
         if not fleet.task.classes or fleet.task.classes != fleet.task.outputs:
-            raise CommunisError("fedrod balances classes: it needs a classification or counting task")
+            raise CommunisError(
+                "fedrod balances classes: it needs a classification or counting task"
+            )
         return super().start_server(fleet)
 
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
         labels = client.task.labels(client.train.target)
-        log_prior = torch.bincount(labels, minlength=client.task.classes).to(torch.float32).log()  # -inf: never a target here
+        log_prior = (
+            torch.bincount(labels, minlength=client.task.classes).to(torch.float32).log()
+        )  # -inf: never a target here
 
         def loss(output: Output, batch: Batch) -> Tensor:
             y, z_G = client.task.labels(batch.target), output.prediction

@@ -1,4 +1,5 @@
-"""Local. Every client trains its own model alone and sends nothing: the floor that any federation must beat.
+"""Local. Every client trains its own model alone and sends nothing: the floor that any federation
+must beat.
 
 Deviation: none; there is no paper.
 """

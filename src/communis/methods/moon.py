@@ -1,9 +1,11 @@
 """MOON. Li et al., CVPR 2021, Algorithm 1.
 https://arxiv.org/abs/2103.16257
 
-Names follow the paper: z, z_glob, z_prev representations under the current, the received and the last local model.
+Names follow the paper: z, z_glob, z_prev representations under the current, the received and the
+last local model.
 Deviation: the representation is the model's embedding; no projection head is added.
-Deviation: in a client's first round its last local model is the received one, so the contrast is constant.
+Deviation: in a client's first round its last local model is the received one, so the contrast is
+constant.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ class Private:
 
 @dataclass(frozen=True)
 class Moon(Recipe, Method[Server, Private, Down, Up]):
-    """FedAvg whose clients keep their representation near the common model's and away from their own last one."""
+    """FedAvg whose clients keep their representation near the common model's and away from their
+    own last one."""
 
     mu: float = 1.0
     tau: float = 0.5

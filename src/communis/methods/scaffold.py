@@ -49,7 +49,10 @@ class Scaffold(Recipe, Method[Server, Private, Down, Up]):
 
     def __post_init__(self) -> None:
         if self.optimizer != "sgd" or self.momentum:
-            raise CommunisError("scaffold's control variates assume plain SGD: set optimizer = 'sgd' and momentum = 0")
+            raise CommunisError(
+                "scaffold's control variates assume plain SGD: "
+                "set optimizer = 'sgd' and momentum = 0"
+            )
 
     def start_server(self, fleet: FleetView) -> Server:
         N = State({path: torch.tensor(float(max(1, fleet.holders(path)))) for path in fleet.params})
@@ -69,14 +72,16 @@ class Scaffold(Recipe, Method[Server, Private, Down, Up]):
         c_i = state.c_i
 
         def adjust(model: Model) -> None:  # line 10: g(y) - c_i + c
-            for path, p in model.named_parameters():
+            for path, p in model.by_path[0].items():
                 if p.grad is not None:
                     p.grad.add_(down.c[path] - c_i[path])
 
         done = self.train(client, adjust=adjust)
         y = State.of(client.model)
         c_new = c_i - down.c + (down.x - y) / (max(1, done.steps) * self.lr)  # line 12
-        return Private(c_new, State.buffers(client.model)), Up(dy=y - down.x, dc=c_new - c_i)  # line 13
+        return Private(c_new, State.buffers(client.model)), Up(
+            dy=y - down.x, dc=c_new - c_i
+        )  # line 13
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         dx = ups.mean(lambda up: up.dy, by_samples=False)  # line 16: 1/|S|

@@ -9,7 +9,9 @@ from torch import Tensor
 
 def confusion(predicted: Tensor, actual: Tensor, classes: int) -> Tensor:
     """(classes, classes) counts: row actual, column predicted."""
-    return torch.bincount(actual * classes + predicted, minlength=classes * classes).view(classes, classes)
+    return torch.bincount(actual * classes + predicted, minlength=classes * classes).view(
+        classes, classes
+    )
 
 
 def accuracy(table: Tensor) -> float:
@@ -44,7 +46,10 @@ def ece(logits: Tensor, actual: Tensor, bins: int = 15) -> float:
     confidence, predicted = logits.double().softmax(1).max(1)
     which = (confidence * bins).ceil().long().clamp(1, bins) - 1
     gap = (predicted == actual).double() - confidence
-    return float(torch.zeros(bins, dtype=torch.double).index_add_(0, which, gap).abs().sum() / max(1, len(actual)))
+    return float(
+        torch.zeros(bins, dtype=torch.double).index_add_(0, which, gap).abs().sum()
+        / max(1, len(actual))
+    )
 
 
 def mae(predicted: Tensor, actual: Tensor) -> float:
@@ -58,7 +63,11 @@ def rmse(predicted: Tensor, actual: Tensor) -> float:
 
 
 def mpjpe(predicted: Tensor, actual: Tensor, root: int | None = None) -> float:
-    """Mean distance per joint between poses (B, joints, 3), after moving both to the root joint if one is given."""
+    """Mean distance per joint between poses (B, joints, 3), after moving both to the root joint if
+    one is given."""
     if root is not None:
-        predicted, actual = predicted - predicted[:, root : root + 1], actual - actual[:, root : root + 1]
+        predicted, actual = (
+            predicted - predicted[:, root : root + 1],
+            actual - actual[:, root : root + 1],
+        )
     return float((predicted.double() - actual).norm(dim=-1).mean())

@@ -1,6 +1,7 @@
 """Fusion of per-modality features that is invariant to whatever a masked modality holds.
 
-The weight is stored as one block per modality, so `fusion.blocks.<modality>.*` are ordinary paths: a client without a modality
+The weight is stored as one block per modality, so `fusion.blocks.<modality>.*` are ordinary paths:
+a client without a modality
 does not own its block, and methods share or withhold blocks like any other parameter.
 """
 
@@ -13,22 +14,33 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class Blocks(nn.Module):
+class Fusion(nn.Module):
+    """Maps the features and masks of a batch to (fused, embedding)."""
+
+    features: int  # size of the embedding
+
+
+class Blocks(Fusion):
     """A linear layer on the concatenated features, written as sum_m W_m h_m + b, then ReLU."""
 
     def __init__(self, features: Mapping[str, int], width: int) -> None:
         super().__init__()
         self.features = width
-        self.blocks = nn.ModuleDict({m: nn.Linear(d, width, bias=False) for m, d in features.items()})
+        self.blocks = nn.ModuleDict(
+            {m: nn.Linear(d, width, bias=False) for m, d in features.items()}
+        )
         self.shared = Bias(width)
 
-    def forward(self, features: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, features: Mapping[str, Tensor], present: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Tensor]:
         fused = self.shared(sum(self.blocks[m](h) for m, h in features.items()))
         return fused, F.relu(fused)
 
 
 class Bias(nn.Module):
-    """The part of the fusion layer that belongs to no modality; starts at zero, so that its start depends on no client's sensors."""
+    """The part of the fusion layer that belongs to no modality; starts at zero, so that its start
+    depends on no client's sensors."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -41,10 +53,12 @@ class Bias(nn.Module):
         return x + self.bias
 
 
-class Attention(nn.Module):
-    """Masked multi-context attention: each context weighs the present modalities; contexts are concatenated.
+class Attention(Fusion):
+    """Masked multi-context attention: each context weighs the present modalities; contexts are
+    concatenated.
 
-    e_{c,m} = [W2 tanh(W1 h_m + b1) + b2]_c, minus infinity where absent; h = concat_c sum_m softmax_m(e_c)_m h_m. All modalities
+    e_{c,m} = [W2 tanh(W1 h_m + b1) + b2]_c, minus infinity where absent; h = concat_c sum_m
+    softmax_m(e_c)_m h_m. All modalities
     must have features of one size. A sample without any modality gets zeros.
     """
 
@@ -52,18 +66,28 @@ class Attention(nn.Module):
         super().__init__()
         sizes = sorted(set(features.values()))
         if len(sizes) != 1:
-            raise ValueError(f"attention fusion needs features of one size, got {dict(features)}; use fusion = 'blocks'")
+            raise ValueError(
+                f"attention fusion needs features of one size, got {dict(features)}; "
+                "use fusion = 'blocks'"
+            )
         self.features = contexts * sizes[0]
-        self.shared = nn.ModuleDict({"score1": nn.Linear(sizes[0], units), "score2": nn.Linear(units, contexts)})
+        self.shared = nn.ModuleDict(
+            {"score1": nn.Linear(sizes[0], units), "score2": nn.Linear(units, contexts)}
+        )
 
     def weights(self, features: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> Tensor:
-        """(B, modalities, contexts): sums to one over the present modalities, or is zero if there is none."""
+        """(B, modalities, contexts): sums to one over the present modalities, or is zero if there
+        is none."""
         stacked = torch.stack(list(features.values()), 1)
         scores = self.shared["score2"](torch.tanh(self.shared["score1"](stacked)))
         mask = torch.stack([present[m] for m in features], 1)[..., None]
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
         return torch.softmax(scores, 1) * mask
 
-    def forward(self, features: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        fused = torch.einsum("bmc,bmd->bcd", self.weights(features, present), torch.stack(list(features.values()), 1))
+    def forward(
+        self, features: Mapping[str, Tensor], present: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        fused = torch.einsum(
+            "bmc,bmd->bcd", self.weights(features, present), torch.stack(list(features.values()), 1)
+        )
         return fused.flatten(1), fused.flatten(1)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from communis.core import Batch, Model, Output
+from communis.models.fusion import Fusion
 from communis.streams import Streams
 
 
@@ -17,34 +19,46 @@ class MLP(nn.Module):
 
     def __init__(self, sizes: Sequence[int]) -> None:
         super().__init__()
-        pairs = list(zip(sizes, sizes[1:], strict=False))
+        pairs = list(pairwise(sizes))
         self.hidden = nn.ModuleList([nn.Linear(a, b) for a, b in pairs[:-1]])
         self.out = nn.Linear(*pairs[-1])
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.hidden:
             x = F.relu(layer(x))
-        return self.out(x)
+        scores: Tensor = self.out(x)
+        return scores
 
 
 class Network(Model):
-    """Paths: encoders.<modality>.*, fusion.blocks.<modality>.*, fusion.shared.*, head.*, private.*"""
+    """Paths: encoders.<modality>.*, fusion.blocks.<modality>.*, fusion.shared.*, head.*,
+    private.*"""
 
     def __init__(
-        self, encoders: Mapping[str, nn.Module], fusion: nn.Module, hidden: Sequence[int], outputs: int
+        self,
+        encoders: Mapping[str, nn.Module],
+        fusion: Fusion,
+        hidden: Sequence[int],
+        outputs: int,
     ) -> None:
         super().__init__()
         self.encoders = nn.ModuleDict(dict(sorted(encoders.items())))
         self.fusion = fusion
-        self.embedding_size = int(fusion.features)
+        self.embedding_size = fusion.features
         self.head_sizes = (self.embedding_size, *hidden, outputs)
         self.head = MLP(self.head_sizes)
-        self.private = nn.ModuleDict()  # modules that stay on the client; methods put them here in `equip`
+        self.private = (
+            nn.ModuleDict()
+        )  # modules that stay on the client; methods put them here in `equip`
 
     def forward(self, batch: Batch) -> Output:
         features = {m: encode(batch.inputs[m]) for m, encode in self.encoders.items()}
-        # A masked feature is replaced, not multiplied: NaN or Inf in an absent stream must not get through.
-        features = {m: torch.where(batch.present[m][:, None], h, h.new_zeros(())) for m, h in features.items()}
+        # A masked feature is replaced, not multiplied: NaN or Inf in an absent stream must not get
+        # through.
+        features = {
+            m: torch.where(batch.present[m][:, None], h, h.new_zeros(()))
+            for m, h in features.items()
+        }
         fused, embedding = self.fusion(features, batch.present)
         return Output(features, fused, embedding, self.head(embedding))
 
@@ -52,7 +66,8 @@ class Network(Model):
 def initialise(model: nn.Module, streams: Streams) -> None:
     """Every module draws its parameters from a stream named by its own path.
 
-    So clients that share a path start from the same values whatever else they own, and a method that adds modules changes
+    So clients that share a path start from the same values whatever else they own, and a method
+    that adds modules changes
     no other module's start.
     """
     for path, module in model.named_modules():
@@ -60,6 +75,8 @@ def initialise(model: nn.Module, streams: Streams) -> None:
             continue
         reset = getattr(module, "reset_parameters", None)
         if reset is None:
-            raise TypeError(f"{path} ({type(module).__name__}) has parameters but no reset_parameters()")
+            raise TypeError(
+                f"{path} ({type(module).__name__}) has parameters but no reset_parameters()"
+            )
         with streams.torch(f"init/{path}"), torch.no_grad():
             reset()

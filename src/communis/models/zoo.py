@@ -1,12 +1,11 @@
-"""Named architectures. All of one fusion kind share the embedding size, so one fleet can mix them and still exchange prototypes."""
+"""Named architectures. All of one fusion kind share the embedding size, so one fleet can mix them
+and still exchange prototypes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
-
-from torch import nn
 
 from communis.models import encoders
 from communis.models.fusion import Attention, Blocks
@@ -28,15 +27,16 @@ class Architecture:
         return next((name for name, kind in ZOO.items() if kind == self), repr(self))
 
     def build(self, channels: Mapping[str, int], outputs: int) -> Network:
-        """A network for modalities with these channel counts; parameters are not initialised yet."""
+        """A network for modalities with these channel counts; parameters are not initialised
+        yet."""
         parts = {m: self._encoder(c) for m, c in sorted(channels.items())}
-        sizes = {m: int(e.features) for m, e in parts.items()}
+        sizes = {m: e.features for m, e in parts.items()}
         fusion = Blocks(sizes, self.embedding) if self.fusion == "blocks" else Attention(sizes)
         return Network(parts, fusion, self.hidden, outputs)
 
-    def _encoder(self, channels: int) -> nn.Module:
+    def _encoder(self, channels: int) -> encoders.Encoder:
         if self.encoder == "cnn1d":
-            return encoders.CNN1d(channels, self.width, norm=self.norm)
+            return (encoders.CNN1dNorm if self.norm else encoders.CNN1d)(channels, self.width)
         if self.encoder == "cnn2d":
             return encoders.CNN2d(channels, self.width, norm=self.norm)
         if self.encoder == "gru":

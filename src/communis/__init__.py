@@ -1,0 +1,53 @@
+"""communis: federated learning across fleets whose devices sense differently.
+
+data source --> windows --> fleet (who owns which windows, sensors, model) --> cards, clients
+                              |
+method (frozen settings) -----+--> run: down -> adopt -> local -> Up -> aggregate -> records
+                              |
+topology, backend ------------+
+"""
+
+from communis.core import (
+    Batch,
+    Card,
+    Client,
+    CommunisError,
+    FleetView,
+    Method,
+    Model,
+    Output,
+    Replies,
+    Score,
+    Task,
+)
+from communis.data.windows import Windows
+from communis.exchange import RoundRecord
+from communis.fleet import Fleet
+from communis.local import Recipe
+from communis.methods.fedavg import FedAvg
+from communis.run import Plan, Run
+from communis.state import State
+from communis.streams import Streams
+
+__all__ = [
+    "Batch",
+    "Card",
+    "Client",
+    "CommunisError",
+    "FedAvg",
+    "Fleet",
+    "FleetView",
+    "Method",
+    "Model",
+    "Output",
+    "Plan",
+    "Recipe",
+    "Replies",
+    "RoundRecord",
+    "Run",
+    "Score",
+    "State",
+    "Streams",
+    "Task",
+    "Windows",
+]

@@ -1,0 +1,80 @@
+"""What a run, a topology and a backend say to each other: asks, answers, links, records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from communis.core import Score
+
+
+class Topology(Protocol):
+    """Who hears whom (`topology.py`). A star has one aggregator, in a graph every client is one."""
+
+    def aggregators(self, clients: int) -> Sequence[int]: ...
+
+    def aggregator_of(self, client: int) -> int:
+        """Whose state the client's downlink comes from."""
+
+    def hears(self, aggregator: int, cohort: Sequence[int]) -> Sequence[int]:
+        """The members of the cohort that an aggregator hears, in client order."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A piece of work for one client."""
+
+    kind: Literal["train", "settle", "evaluate"]
+    client: int
+    round: int
+    since: int  # the round of the client's last committed private state; -1: none yet
+    down: bytes
+
+
+@dataclass(frozen=True)
+class Answer:
+    client: int
+    up: bytes = b""
+    keeps_state: bool = False  # private state of this round was written
+    loss: float = float("nan")
+    scores: Sequence[tuple[str, str, Score]] = ()  # split, modality subset, score
+    failure: str = ""  # why there is no answer
+
+
+class Backend(Protocol):
+    """The one seam to the world: carries asks to clients and brings their answers, in the order of
+    the asks."""
+
+    def perform(self, asks: Sequence[Ask]) -> Iterator[Answer]: ...
+    def commit(
+        self, keep: Mapping[int, int]
+    ) -> None: ...  # client -> round of its state; other versions may go
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Link:
+    """Bytes over one link in one round: `payload` is the arrays alone, `framing` what the encoding
+    adds."""
+
+    sender: int
+    receiver: int
+    payload: int
+    framing: int
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    round: int
+    cohort: tuple[int, ...]
+    loss: float  # mean training loss over the cohort, by samples
+    bytes_down: int
+    bytes_up: int
+    bytes_framing: int
+    seconds: float  # wall time of exchange, training and aggregation
+    seconds_evaluation: float = 0.0
+    refused: tuple[tuple[int, str], ...] = ()  # client, reason
+    scores: Mapping[str, float] = field(
+        default_factory=dict
+    )  # means over clients; empty when not evaluated

@@ -1,0 +1,52 @@
+"""The byte ledger of one round: every message, per link and direction."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from communis.exchange import Link, Topology
+from communis.topology import SERVER
+from communis.wire import Message
+
+
+class Ledger:
+    """In a star, messages pass between clients and SERVER. In a graph an uplink goes to every
+    neighbour, and a downlink stays on its node and costs nothing."""
+
+    def __init__(self, topology: Topology, clients: int, cohort: Sequence[int]) -> None:
+        self.links: list[Link] = []
+        self._topology = topology
+        self._beside = -1  # a client that sits beside the server: its messages travel over no link
+        self._hearers: dict[int, list[int]] = defaultdict(list)
+        for aggregator in topology.aggregators(clients):
+            for client in topology.hears(aggregator, cohort):
+                if client != aggregator:
+                    self._hearers[client].append(aggregator)
+
+    def down(self, client: int, message: Message) -> None:
+        sender = self._topology.aggregator_of(client)
+        if client not in (sender, self._beside):
+            self.links.append(Link(sender, client, message.payload, message.framing))
+
+    def up(self, client: int, message: Message) -> None:
+        hearers = self._hearers[client] if client != self._beside else []
+        self.links += [Link(client, to, message.payload, message.framing) for to in hearers]
+
+    def pool(self, pool: int, raw_bytes: Mapping[int, int]) -> None:
+        """Centralised training: the pooled client sits beside the server; these clients send it
+        their raw windows."""
+        self._beside = pool
+        self.links += [Link(client, SERVER, count, 0) for client, count in raw_bytes.items()]
+
+    @property
+    def bytes_down(self) -> int:
+        return sum(link.payload for link in self.links if link.sender == SERVER)
+
+    @property
+    def bytes_up(self) -> int:
+        return sum(link.payload for link in self.links if link.sender != SERVER)
+
+    @property
+    def bytes_framing(self) -> int:
+        return sum(link.framing for link in self.links)
