@@ -191,16 +191,15 @@ class Replies(Generic[U]):
         value: Any = State()
         for card, up in self._received:
             value, weight = pick(up), weigh(card)
-            for key, part in (
-                value if isinstance(value, State) else {"": torch.as_tensor(value)}
-            ).items():
+            parts = value if isinstance(value, State) else {"": torch.as_tensor(value)}
+            for key, part in parts.items():
                 weights[key] = weights.get(key, 0.0) + weight
-                totals[key] = (
-                    join(totals[key], part, weight / weights[key]) if key in totals else part
-                )
-        if isinstance(value, State):
-            return State(totals)
-        return cast(V, totals[""] if isinstance(value, Tensor) else float(totals[""]))
+                known = key in totals
+                totals[key] = join(totals[key], part, weight / weights[key]) if known else part
+        result: Any = State(totals)
+        if not isinstance(value, State):
+            result = totals[""] if isinstance(value, Tensor) else float(totals[""])
+        return cast(V, result)
 
 
 class Method(Generic[S, C, D, U]):

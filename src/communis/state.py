@@ -69,9 +69,8 @@ class State(Mapping[str, Tensor]):
         """The Euclidean norm of all tensors taken as one vector."""
         if not self._tensors:
             return torch.zeros(())
-        return torch.linalg.vector_norm(
-            torch.stack([torch.linalg.vector_norm(tensor) for tensor in self._tensors.values()])
-        )
+        total: Tensor = torch.stack([t.norm() for t in self._tensors.values()]).norm()
+        return total
 
     def __getitem__(self, path: str) -> Tensor:
         return self._tensors[path]
