@@ -38,7 +38,7 @@ class Answer:
     up: bytes = b""
     keeps_state: bool = False  # private state of this round was written
     loss: float = float("nan")
-    scores: Sequence[tuple[str, str, Score]] = ()  # split, modality subset, score
+    scores: Sequence[Scored] = ()
     failure: str = ""  # why there is no answer
 
 
@@ -62,6 +62,17 @@ class Link:
     receiver: int
     payload: int
     framing: int
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A score with where it belongs."""
+
+    client: int
+    split: str  # val or test
+    subset: str  # the modalities that were there: "acc+gyro"
+    own: bool  # they are all that the client owns
+    score: Score
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from communis.core import Batch, Client, Model, Output
+from communis.core import Batch, Client, CommunisError, Model, Output
 from communis.optim import OptimizerName, make_optimizer
 
 Loss = Callable[[Output, Batch], Tensor]
@@ -33,6 +33,19 @@ class Recipe:
     momentum: float = 0.0  # sgd only
     weight_decay: float = 0.0
     max_steps: int = 0  # stop after so many steps per round; 0: whole epochs
+
+    def __post_init__(self) -> None:
+        if self.lr <= 0 or self.batch < 1 or self.epochs < 0 or self.max_steps < 0:
+            raise CommunisError(
+                "lr must be positive, batch at least 1, epochs and max_steps at least 0, got "
+                f"lr={self.lr}, batch={self.batch}, epochs={self.epochs}, "
+                f"max_steps={self.max_steps}"
+            )
+        if not 0 <= self.momentum < 1 or self.weight_decay < 0:
+            raise CommunisError(
+                "momentum must be in [0, 1) and weight_decay at least 0, got "
+                f"momentum={self.momentum}, weight_decay={self.weight_decay}"
+            )
 
     def train(
         self,

@@ -19,9 +19,9 @@ import pandas as pd
 import torch
 
 from communis.backends.inprocess import InProcess, one_thread
-from communis.core import Card, CommunisError, Method, Replies, Score
+from communis.core import Card, CommunisError, Method, Replies
 from communis.data.recording import Array
-from communis.exchange import Answer, Ask, Backend, RoundRecord, Topology
+from communis.exchange import Answer, Ask, Backend, RoundRecord, Scored, Topology
 from communis.fleet import AnyMethod, Fleet
 from communis.ledger import Ledger
 from communis.runfolder import RunFolder
@@ -37,8 +37,6 @@ from communis.wire import (
     payload_types,
     unflatten,
 )
-
-Scored = tuple[int, str, str, Score]  # client, split, modality subset, score
 
 
 @dataclass(frozen=True)
@@ -289,14 +287,14 @@ class Run:
             ]
         messages = self._downs(clients, servers)
         asks = [Ask("evaluate", i, round, int(since[i]), messages[i].data) for i in clients]
-        return [(a.client, *scored) for a in self.backend.perform(asks) for scored in a.scores]
+        return [scored for answer in self.backend.perform(asks) for scored in answer.scores]
 
     def _summary(self, scores: Sequence[Scored]) -> dict[str, float]:
         """Means over clients of what each scores with all its own modalities, as `split.metric`."""
         values: dict[str, list[float]] = defaultdict(list)
-        for client, split, subset, score in scores:
-            if score.label < 0 and subset == "+".join(self.cards[client].modalities):
-                values[f"{split}.{score.metric}"].append(score.value)
+        for x in scores:
+            if x.own and x.score.label < 0:
+                values[f"{x.split}.{x.score.metric}"].append(x.score.value)
         return {key: float(np.mean(found)) for key, found in values.items()}
 
     def _states(self) -> dict[int, int]:

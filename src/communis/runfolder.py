@@ -30,8 +30,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from communis.core import CommunisError, Score
-from communis.exchange import Link, RoundRecord
+from communis.core import CommunisError
+from communis.exchange import Link, RoundRecord, Scored
 
 FORMAT = "1"
 
@@ -69,7 +69,7 @@ class RunFolder:
         self,
         record: RoundRecord,
         links: Sequence[Link],
-        scores: Sequence[tuple[int, str, str, Score]],
+        scores: Sequence[Scored],
     ) -> None:
         with self._records.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(record)) + "\n")
@@ -150,6 +150,7 @@ SCORES = pa.schema(
         ("client", pa.int32()),
         ("split", pa.string()),
         ("subset", pa.string()),
+        ("own", pa.bool_()),  # the subset is all that the client owns
         ("metric", pa.string()),
         ("class", pa.int32()),  # -1: all
         ("support", pa.int64()),
@@ -161,21 +162,18 @@ LINKS = pa.schema(
 )
 
 
-def score_rows(round: int, scores: Iterable[tuple[int, str, str, Score]]) -> pa.Table:
+def score_rows(round: int, scores: Iterable[Scored]) -> pa.Table:
     rows = [
-        (round, c, split, subset, s.metric, s.label, s.support, s.value)
-        for c, split, subset, s in scores
+        (round, x.client, x.split, x.subset, x.own, s.metric, s.label, s.support, s.value)
+        for x in scores
+        for s in [x.score]
     ]
-    return pa.table(
-        [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * 8, schema=SCORES
-    )
+    return _table(rows, SCORES)
 
 
 def link_rows(round: int, links: Iterable[Link]) -> pa.Table:
     rows = [(round, x.sender, x.receiver, x.payload, x.framing) for x in links]
-    return pa.table(
-        [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * 5, schema=LINKS
-    )
+    return _table(rows, LINKS)
 
 
 def environment() -> dict[str, Any]:
@@ -203,6 +201,11 @@ def replace_file(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+
+
+def _table(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    return pa.table([list(column) for column in columns], schema=schema)
 
 
 def _write_table(path: Path, table: pa.Table) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from communis.core import Batch, Client, CommunisError, Samples, Score
-from communis.exchange import Answer, Ask
+from communis.core import Batch, Client, CommunisError, Samples
+from communis.exchange import Answer, Ask, Scored
 from communis.fleet import AnyMethod, BoundFleet
 from communis.wire import decode, encode, payload_types
 
@@ -97,7 +97,7 @@ class Executor:
             self.store.write(ask.client, ask.round, message.data)
         return bool(message.payload)
 
-    def _scores(self, client: Client, state: Any) -> Iterator[tuple[str, str, Score]]:
+    def _scores(self, client: Client, state: Any) -> Iterator[Scored]:
         splits: list[tuple[str, Samples]] = [("val", client.val), ("test", client.test)]
         client.model.eval()
         for (split, samples), subset in product(
@@ -111,7 +111,8 @@ class Executor:
                 predictions.append(self.method.predict(client, state, batch))
                 targets.append(batch.target)
             for score in client.task.scores(torch.cat(predictions).cpu(), torch.cat(targets).cpu()):
-                yield split, "+".join(subset), score
+                own = subset == client.card.modalities
+                yield Scored(client.card.id, split, "+".join(subset), own, score)
 
 
 def subsets_of(modalities: Sequence[str], which: str) -> list[tuple[str, ...]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from communis.core import CommunisError
 from communis.data.recording import Array
 from communis.data.windows import Windows
 from communis.streams import Streams
@@ -35,6 +36,13 @@ class Synthetic:
     noise: float = 1.0  # standard deviation; waveforms have unit power
     skew: float = 1.0  # Dirichlet concentration of each client's classes; large: all alike
     missing: float = 0.0  # probability that a modality is absent from a window
+
+    def __post_init__(self) -> None:
+        for name in ("clients", "modalities", "channels", "classes", "windows", "steps"):
+            if getattr(self, name) < 1:
+                raise CommunisError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.noise < 0 or self.skew <= 0 or not 0 <= self.missing < 1:
+            raise CommunisError("noise must be at least 0, skew positive, missing in [0, 1)")
 
     def load(self, streams: Streams) -> Windows:
         rng = streams.generator("data")

@@ -32,6 +32,10 @@ class Watch:
 
     window: float = 2.56  # seconds per window; windows do not overlap
 
+    def __post_init__(self) -> None:
+        if self.window <= 0:
+            raise CommunisError(f"window must be a positive number of seconds, got {self.window}")
+
     def load(self, streams: Streams) -> Windows:
         return cut(read(location()), self.window)
 

@@ -49,6 +49,7 @@ class FedDyn(Recipe, Method[Server, Private, Down, Up]):
     alpha: float = 0.1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.alpha <= 0:
             raise CommunisError(f"feddyn needs alpha > 0, got {self.alpha}")
 

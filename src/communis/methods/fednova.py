@@ -38,6 +38,7 @@ class FedNova(Recipe, Method[Server, State, Down, Up]):
     """Clients that take more local steps no longer pull the mean towards their own optimum."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.optimizer != "sgd":
             raise CommunisError(
                 "fednova knows how SGD, with or without momentum, weighs gradients: "

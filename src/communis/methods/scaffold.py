@@ -48,6 +48,7 @@ class Scaffold(Recipe, Method[Server, Private, Down, Up]):
     lr_server: float = 1.0  # eta_g
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.optimizer != "sgd" or self.momentum:
             raise CommunisError(
                 "scaffold's control variates assume plain SGD: "

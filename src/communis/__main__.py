@@ -1,0 +1,5 @@
+"""`python -m communis` is `communis`."""
+
+from communis.cli import main
+
+main()

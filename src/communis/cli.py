@@ -1,0 +1,326 @@
+"""The command line: run, compare, resume, report, methods, data."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from communis import config as configs
+from communis import plugins
+from communis.compare import collect, rows
+from communis.config import Config
+from communis.core import CommunisError
+from communis.fleet import Fleet
+from communis.local import Recipe
+from communis.report import page
+from communis.run import Run
+from communis.terminal import Display, Stop, comparison, err, out, say, stop_after_round
+
+app = typer.Typer(
+    help="Train models across fleets whose devices sense differently.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(help="Datasets: what there is and what is installed.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+Where = Annotated[str, typer.Argument(help="A TOML file, or a preset: watch, synthetic.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Change a setting, e.g. --set method.lr=0.1 (repeatable)."),
+]
+Folder = Annotated[Path, typer.Option("--into", help="Where run folders are made.")]
+Name = Annotated[str, typer.Option(help="Name of the run's folder; the configuration's if empty.")]
+Metric = Annotated[str, typer.Option(help="The score to judge by, e.g. accuracy or macro_f1.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")]
+STOPPED = 130  # exit code after Ctrl-C
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to be done or continued."""
+
+    config: Config
+    folder: Path
+
+    @property
+    def label(self) -> str:
+        return f"{self.config.method_name}, seed {self.config.seed}"
+
+
+@app.command()
+def run(
+    source: Where,
+    settings: Settings = None,
+    into: Folder = Path("runs"),
+    name: Name = "",
+    metric: Metric = "",
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Run one experiment; everything it measures goes into its folder.
+
+    Example: communis run watch --set method.name=fedproto --set run.rounds=10
+    """
+    config = configs.load(source, settings or ())
+    folder = into / name if name else _free(into / f"{config.name}-{config.method_name}")
+    if (folder / "config.toml").exists():
+        raise CommunisError(
+            f"{folder} holds a run already: continue it with `communis resume {folder}`, "
+            "or choose another --name"
+        )
+    _carry_out([Job(config, folder)], metric, quiet, json)
+    _conclude([folder], metric, config.name, quiet, json, show_table=False)
+
+
+@app.command()
+def compare(
+    methods: Annotated[list[str], typer.Argument(help="Two or more methods; see `methods`.")],
+    on: Annotated[str, typer.Option("--on", help="A TOML file or a preset.")] = "watch",
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from the file's own.")] = 3,
+    settings: Settings = None,
+    into: Folder = Path("runs"),
+    name: Name = "",
+    metric: Metric = "",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Remove earlier results first.")] = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Run several methods on the same fleet with paired seeds and say which differences count.
+
+    Finished runs in the folder are kept, so the same command continues after an interruption.
+
+    Example: communis compare fedavg fedper fedproto local --on watch --seeds 5
+    """
+    base = configs.load(on, settings or ())
+    folder = into / (name or f"{base.name}-compare")
+    if fresh and folder.exists():
+        shutil.rmtree(folder)
+    jobs = []
+    for seed in range(base.seed, base.seed + seeds):
+        for method in dict.fromkeys(methods):
+            table = {**base.method, "name": method}
+            config = replace(base, method=table, seed=seed)
+            jobs.append(Job(config, folder / method / f"seed{seed}"))
+    for job in jobs:
+        _refuse_other(job)
+    _carry_out(jobs, metric, quiet, json)
+    _conclude([job.folder for job in jobs], metric, base.name, quiet, json, home=folder)
+
+
+@app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(help="A run's folder, or a comparison's.")],
+    metric: Metric = "",
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Continue what was interrupted: the numbers are those of a run without interruption."""
+    found = sorted(path.parent for path in folder.rglob("config.toml"))
+    if not found:
+        raise CommunisError(f"{folder}: no run to resume here (no config.toml)")
+    jobs = [Job(configs.load(str(path / "config.toml")), path) for path in found]
+    _carry_out(jobs, metric, quiet, json)
+    _conclude(found, metric, jobs[0].config.name, quiet, json, home=folder)
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold them.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path(
+        "report.html"
+    ),
+    metric: Metric = "",
+    json: Json = False,
+) -> None:
+    """Write one HTML file with the tables and curves of finished runs."""
+    runs = collect(folders)
+    chosen = metric or page.default_metric(runs)
+    page.write(runs, output, chosen, f"communis: {', '.join(str(f) for f in folders)}")
+    if json:
+        say({"event": "report", "path": str(output)})
+    else:
+        out.print(comparison(rows(runs, chosen), chosen))
+        out.print(f"report: {output}")
+
+
+@app.command()
+def methods(
+    name: Annotated[str, typer.Argument(help="Show one method's settings.")] = "",
+    json: Json = False,
+) -> None:
+    """List the methods, or the settings of one."""
+    if name:
+        return _method(name, json)
+    entries = {n: _about(plugins.find("methods", n)) for n in plugins.names("methods")}
+    if json:
+        return say({"event": "methods", "methods": entries})
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("method")
+    table.add_column("what it does")
+    for key, text in entries.items():
+        table.add_row(key, text)
+    out.print(table)
+    out.print("\nSettings of one: communis methods NAME")
+
+
+@data_app.command("list")
+def data_list(json: Json = False) -> None:
+    """List the datasets, whether they are installed here, and their licence."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("dataset", "here", "licence", "what it is"):
+        table.add_column(column)
+    entries = []
+    for name in plugins.names("data"):
+        module = importlib.import_module(f"communis.data.{name}")
+        here, place = _installed(module)
+        text = (module.__doc__ or "").split("\n")[0].partition(": ")[2]
+        entries.append(
+            {"dataset": name, "here": here, "where": place, "licence": module.LICENCE, "what": text}
+        )
+        table.add_row(name, place if here else f"no: {place}", module.LICENCE, text)
+    if json:
+        say({"event": "data", "datasets": entries})
+    else:
+        out.print(table)
+
+
+def main() -> None:
+    """Entry point: refusals are one clear line, not a traceback."""
+    try:
+        app()
+    except CommunisError as error:
+        err.print(f"error: {error}", style="red", markup=False)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        err.print("stopped; what was finished is saved")
+        sys.exit(STOPPED)
+
+
+def _carry_out(jobs: Sequence[Job], metric: str, quiet: bool, json: bool) -> None:
+    """Does what is not done yet; stops after a round on Ctrl-C."""
+    total = sum(job.config.run.rounds for job in jobs)
+    fleet: tuple[int, Fleet] | None = None
+    with stop_after_round() as stop, Display(total, metric or "accuracy", json, quiet) as display:
+        for job in jobs:
+            if fleet is None or fleet[0] != job.config.seed:  # methods share a seed's fleet
+                fleet = job.config.seed, job.config.make_fleet()
+            _perform(job, fleet[1], display, stop)
+            if stop.requested:
+                break
+    if stop.requested:
+        home = jobs[0].folder if len(jobs) == 1 else jobs[0].folder.parent.parent
+        err.print(f"stopped; continue with: communis resume {home}")
+        raise typer.Exit(STOPPED)
+
+
+def _perform(job: Job, fleet: Fleet, display: Display, stop: Stop) -> None:
+    config = job.config
+    with Run(
+        fleet,
+        config.make_method(),
+        config.run,
+        folder=job.folder,
+        config=config.to_toml(),
+        topology=config.make_topology(fleet),
+    ) as current:
+        display.begin(job.label, current.round)
+        for record in current:
+            about = {"method": config.method_name, "seed": config.seed}
+            display.record(record, config.run.rounds, **about)
+            if stop.requested:
+                break
+
+
+def _conclude(
+    folders: Sequence[Path],
+    metric: str,
+    title: str,
+    quiet: bool,
+    json: bool,
+    home: Path | None = None,
+    show_table: bool = True,
+) -> None:
+    """Prints the table and writes the report."""
+    runs = collect(folders)
+    chosen = metric or page.default_metric(runs)
+    table = rows(runs, chosen)
+    path = page.write(runs, (home or folders[0]) / "report.html", chosen, f"communis: {title}")
+    if json:
+        return say(
+            {
+                "event": "result",
+                "metric": chosen,
+                "report": str(path),
+                "rows": [asdict(r) for r in table],
+            }
+        )
+    if show_table or not quiet:
+        out.print(comparison(table, chosen))
+    if show_table and not quiet:
+        out.print(f"\n{page.scope(runs)} {page.how_to_read(table, chosen)}")
+    out.print(f"\nreport: {path}")
+
+
+def _refuse_other(job: Job) -> None:
+    """An earlier result of another configuration is not mixed in."""
+    path = job.folder / "config.toml"
+    if path.exists() and path.read_text(encoding="utf-8") != job.config.to_toml():
+        raise CommunisError(
+            f"{job.folder} holds results of other settings: choose another --name, "
+            "or remove them with --fresh"
+        )
+
+
+def _free(folder: Path) -> Path:
+    """The folder, or the first numbered one that does not exist yet."""
+    taken, number = folder, 2
+    while taken.exists():
+        taken, number = folder.with_name(f"{folder.name}-{number}"), number + 1
+    return taken
+
+
+def _about(kind: type) -> str:
+    return " ".join((kind.__doc__ or "").split("\n\n")[0].split())
+
+
+def _method(name: str, json: bool) -> None:
+    kind = plugins.find("methods", name)
+    shared = {f.name for f in fields(Recipe)}
+    if json:
+        settings = {f.name: str(f.default) for f in fields(kind)}
+        return say({"event": "method", "method": name, "settings": settings})
+    module = importlib.import_module(kind.__module__)
+    out.print((module.__doc__ or "").strip(), markup=False)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("setting", "default", ""):
+        table.add_column(column)
+    for f in fields(kind):
+        table.add_row(f"method.{f.name}", repr(f.default), "" if f.name in shared else "its own")
+    out.print()
+    out.print(table)
+
+
+def _installed(module: object) -> tuple[bool, str]:
+    location = getattr(module, "location", None)
+    if location is None:
+        return True, "generated"
+    try:
+        return True, str(location())
+    except CommunisError:
+        return False, f"pip install 'communis[{getattr(module, 'EXTRA', '')}]'"
+
+
+if __name__ == "__main__":
+    main()

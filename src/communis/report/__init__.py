@@ -1,0 +1,1 @@
+"""Records -> one HTML file that opens anywhere: no account, no network, no script."""

@@ -1,0 +1,138 @@
+"""What a person or a program sees while runs go on: a live bar, plain lines, or JSON lines."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from types import FrameType
+from typing import Any
+
+from rich.console import Console, Group
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from communis.compare import Row
+from communis.exchange import RoundRecord
+from communis.report.page import kilobytes, number, versus
+
+out = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class Display:
+    """Progress of one or more runs. Modes: live (a terminal), lines (no terminal), json, quiet."""
+
+    def __init__(self, total_rounds: int, metric: str, json_lines: bool, quiet: bool) -> None:
+        self.metric, self._json, self._quiet = metric, json_lines, quiet
+        self._total, self._done, self._label, self._traffic = total_rounds, 0, "", 0
+        self._score = ""
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Display:
+        if out.is_terminal and not self._json and not self._quiet:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                TextColumn("{task.completed}/{task.total}"),
+                TextColumn("{task.fields[note]}"),
+                TimeRemainingColumn(compact=True),
+                console=out,
+                transient=True,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task("starting", total=self._total, note="")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def begin(self, label: str, done: int = 0) -> None:
+        """A run starts, or goes on after `done` rounds."""
+        self._label, self._traffic, self._score = label, 0, ""
+        self._done += done
+        self._update("")
+
+    def record(self, record: RoundRecord, rounds: int, **about: Any) -> None:
+        self._done += 1
+        self._traffic += record.bytes_up + record.bytes_down
+        value = record.scores.get(f"test.{self.metric}")
+        if value is not None:
+            self._score = f"{self.metric} {value:.3f} (round {record.round})  "
+        note = f"loss {record.loss:.3f}  {self._score}{self._traffic / 1e6:.1f} MB"
+        self._update(note)
+        if self._json:
+            say({"event": "round", **about, **asdict(record)})
+        elif self._bar is None and not self._quiet:
+            every = max(1, rounds // 5)
+            if record.round % every == 0 or record.round == rounds:
+                seconds = f"{record.seconds:.2f} s/round"
+                out.print(f"{self._label}  round {record.round}/{rounds}  {note}  {seconds}")
+        for client, reason in record.refused:
+            err.print(f"[yellow]round {record.round}: client {client} refused:[/] {reason}")
+
+    def _update(self, note: str) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=self._done, description=self._label, note=note)
+
+
+def say(event: dict[str, Any]) -> None:
+    """One line of JSON on standard output; NaN becomes null."""
+    text = json.dumps(event, default=str)
+    print(text.replace("NaN", "null"), flush=True)
+
+
+def comparison(table: Sequence[Row], metric: str) -> Group:
+    """The rows of a comparison for the terminal, with the verdicts below."""
+    second = next((m for m in ("macro_f1", "accuracy") if m in table[0].scores and m != metric), "")
+    shown = [metric, second] if second else [metric]
+    view = Table(box=None, header_style="bold", pad_edge=False)
+    view.add_column("method", no_wrap=True)
+    for name in (*shown, "weakest", "KB up/down", "MB in all", "s/round"):
+        view.add_column(name.replace("_", " "), justify="right", no_wrap=True)
+    for row in table:
+        view.add_row(
+            row.method,
+            *(number(row.scores[m]) for m in shown),
+            f"{row.weakest.mean:.3f}",
+            f"{kilobytes(row.bytes_up)}/{kilobytes(row.bytes_down)}",
+            f"{row.total_bytes / 1e6:,.1f}",
+            f"{row.seconds:.2f}",
+        )
+    if len(table) == 1:
+        return Group(view)
+    verdicts = Table(box=None, header_style="bold", pad_edge=False)
+    verdicts.add_column("against " + table[0].method, no_wrap=True)
+    verdicts.add_column(f"{metric}, paired by seed, 95 % interval".replace("_", " "))
+    for row in table[1:]:
+        verdicts.add_row(row.method, versus(row))
+    return Group(view, "", verdicts)
+
+
+class Stop:
+    """Whether Ctrl-C was pressed."""
+
+    requested = False
+
+
+@contextmanager
+def stop_after_round() -> Iterator[Stop]:
+    """Ctrl-C lets the round finish and be saved; a second one ends it at once."""
+    stop = Stop()
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        if stop.requested:
+            raise KeyboardInterrupt
+        stop.requested = True
+        err.print("stopping after this round; press Ctrl-C again to stop at once")
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
