@@ -6,6 +6,7 @@ are compared by their paired differences.
 
 from __future__ import annotations
 
+import json
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,6 +52,15 @@ class Finished:
     @property
     def complete(self) -> bool:
         return len(self.records) == int(self.config["run"]["rounds"])
+
+    @cached_property
+    def fleet(self) -> Mapping[str, Any]:
+        """Class names and clients, as written when the run began."""
+        try:
+            found: Mapping[str, Any] = json.loads((self.path / "fleet.json").read_text("utf-8"))
+        except (OSError, json.JSONDecodeError) as error:
+            raise CommunisError(f"{self.path / 'fleet.json'}: {error}") from None
+        return found
 
     @cached_property
     def scores(self) -> pd.DataFrame:

@@ -103,7 +103,7 @@ class Run:
         self.folder = RunFolder(path)
         self._saved = self._restore()
         if self._saved < 0:
-            self.folder.describe(config)
+            self.folder.describe(config, self.cards, fleet.windows.labels)
         self.backend = backend or InProcess(
             fleet,
             method,

@@ -2,6 +2,7 @@
 
     config.toml          what was asked for, every default written out
     environment.json     versions and machine
+    fleet.json           class names; every client's sensors, training windows and model
     records.jsonl        one RoundRecord per line
     scores/*.parquet     per evaluated round: client x split x modality subset x metric x class
     links/*.parquet      bytes per link and direction, per round
@@ -30,7 +31,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from communis.core import CommunisError
+from communis.core import Card, CommunisError
 from communis.exchange import Link, RoundRecord, Scored
 
 FORMAT = "1"
@@ -60,8 +61,14 @@ class RunFolder:
     def _checkpoint(self) -> Path:
         return self.path / "checkpoint.safetensors"
 
-    def describe(self, config: str) -> None:
-        """Writes the configuration and the environment."""
+    def describe(self, config: str, cards: Sequence[Card], labels: Sequence[str]) -> None:
+        """Writes the configuration, the environment and the fleet."""
+        clients = [
+            {"id": c.id, "sensors": c.modalities, "windows": c.samples, "model": c.model}
+            for c in cards
+        ]
+        fleet = {"labels": list(labels), "clients": clients}
+        replace_file(self.path / "fleet.json", json.dumps(fleet, indent=1).encode())
         replace_file(self.path / "config.toml", config.encode())
         replace_file(self.path / "environment.json", json.dumps(environment(), indent=2).encode())
 

@@ -21,11 +21,12 @@ STYLE = """
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e2e8f0; --soft: #94a3b8; --line: #334155; --paper: #0f172a; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-  max-width: 1180px; margin: 2rem auto; padding: 0 1.2rem; }
+  max-width: 1320px; margin: 2rem auto; padding: 0 1.2rem; }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 .note { color: var(--soft); max-width: 75ch; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .28rem .7rem; text-align: right; border-bottom: 1px solid var(--line); }
+th, td { padding: .28rem .55rem; text-align: right; white-space: nowrap;
+  border-bottom: 1px solid var(--line); }
 th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
 th:first-child, td:first-child, td.text, th.text { text-align: left; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); gap: 1rem; }
@@ -54,7 +55,9 @@ def render(runs: Sequence[Finished], metric: str, title: str) -> str:
         "<h2>Which method serves this fleet, at which cost?</h2>",
         _summary(table, metric, colours),
         f"<p class='note'>{escape(how_to_read(table, metric))}</p>",
-        "<h2>How they got there</h2><div class='charts'>",
+        "<h2>How they got there</h2>",
+        _legend(colours),
+        "<div class='charts'>",
         curves(_by_round(runs, metric, colours), f"Test {label} by round", "round", label),
         curves(
             _by_bytes(runs, metric, colours),
@@ -65,7 +68,7 @@ def render(runs: Sequence[Finished], metric: str, title: str) -> str:
         curves(_losses(runs, colours), "Training loss by round", "round", "loss"),
         "</div>",
         f"<h2>Test {escape(label)} of every client</h2>",
-        _grid(_by_client(runs, metric, [r.method for r in table]), "client (sensors)"),
+        _grid(_by_client(runs, metric, [r.method for r in table]), "client: sensors"),
         f"<h2>Test {escape(label)} by the sensors that were there</h2>",
         "<p class='note'>Each client is scored with all its sensors and with each of them alone; "
         "means over the clients that own them.</p>",
@@ -136,10 +139,10 @@ def kilobytes(count: float) -> str:
 def _summary(table: Sequence[Row], metric: str, colours: Mapping[str, str]) -> str:
     shown = [metric, *(m for m in table[0].scores if m != metric)]
     heads = [
-        "<th>method</th>",
+        "<th class='text'>method</th>",
         *(f"<th>{escape(m.replace('_', ' '))}</th>" for m in shown),
-        "<th>weakest client</th><th>KB up</th><th>KB down</th><th>MB in all</th>"
-        "<th>s per round</th><th>refused</th><th class='text'>against the best</th>",
+        "<th>weakest<br>client</th><th>KB<br>up</th><th>KB<br>down</th><th>MB<br>in all</th>"
+        "<th>s per<br>round</th><th>refused</th><th class='text'>against the best</th>",
     ]
     lines = [
         f"<tr><td><span class='dot' style='background:{colours[row.method]}'></span>"
@@ -152,6 +155,15 @@ def _summary(table: Sequence[Row], metric: str, colours: Mapping[str, str]) -> s
         for row in table
     ]
     return f"<div class='scroll'><table><tr>{''.join(heads)}</tr>{''.join(lines)}</table></div>"
+
+
+def _legend(colours: Mapping[str, str]) -> str:
+    dots = (
+        f"<span class='dot' style='background:{shade}'></span>{escape(name)}&emsp;"
+        for name, shade in colours.items()
+    )
+    note = "Lines are means over seeds, bands reach from the lowest to the highest."
+    return f"<p>{''.join(dots)}</p><p class='note'>{note}</p>"
 
 
 def _groups(runs: Sequence[Finished], colours: Mapping[str, str]) -> dict[str, list[Finished]]:
@@ -220,16 +232,12 @@ def _final(runs: Sequence[Finished], metric: str) -> pd.DataFrame:
 
 
 def _by_client(runs: Sequence[Finished], metric: str, methods: Sequence[str]) -> pd.DataFrame:
-    """Rows are clients. Roles are drawn by seed, so sensors are those of the first seed."""
+    """Rows are clients with their sensors. Roles are drawn by seed, so there can be several."""
     table = _final(runs, metric)
     table = table[(table["class"] == -1) & table["own"]]
-    first = table[table["seed"] == table["seed"].min()]
-    sensors = first.groupby("client")["subset"].first()
     wide = table.pivot_table(index="client", columns="method", values="value")[list(methods)]
-    several = table["seed"].nunique() > 1
-    wide.index = pd.Index(
-        [str(c) if several else f"{c} ({sensors.get(c, '')})" for c in wide.index]
-    )
+    sensors = {c: ", ".join(sorted(set(g["subset"]))) for c, g in table.groupby("client")}
+    wide.index = pd.Index([f"{client}: {sensors[client]}" for client in wide.index])
     return wide
 
 
@@ -247,6 +255,8 @@ def _classes(runs: Sequence[Finished], methods: Sequence[str]) -> str:
         return ""
     table = table[table["own"]]
     wide = table.pivot_table(index="class", columns="method", values="value")[list(methods)]
+    names = dict(enumerate(runs[0].fleet["labels"]))
+    wide.index = pd.Index([names.get(int(c), str(c)) for c in wide.index])
     return "<h2>Test F1 of every class</h2>" + _grid(wide, "class")
 
 

@@ -1,0 +1,43 @@
+# The commands of the project; CI runs `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+ready := $(VENV)/.ready
+
+.PHONY: help demo check test test-fast docs bench clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+# torch first and by its exact version: a range would fetch a build with gigabytes of GPU libraries.
+$(ready): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[watch,dev]'
+	@touch $@
+
+demo: $(ready) ## install, compare five methods on real smartwatch data, write a report (3 minutes)
+	$(BIN)/communis compare fedavg fedprox fedper fedproto local --on watch --seeds 3 --name demo --fresh
+
+check: $(ready) ## format, lint, types, architecture
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check ## everything that CI runs: the checks and all tests
+	$(BIN)/python -m pytest -n 2 -m ""
+
+test-fast: $(ready) ## the tests without the slow ones
+	$(BIN)/python -m pytest -n 2
+
+docs: $(ready) ## build the documentation into site/
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/mkdocs build --strict --quiet
+
+bench: $(ready) ## speed and memory against the peers that are installed
+	$(BIN)/python benchmarks/speed/compare.py
+
+clean: ## remove what was made here
+	rm -rf $(VENV) site runs .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,33 @@
+"""Small fleets that the tests share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from communis import Fleet, Streams
+from communis.availability.roles import Role, assign
+from communis.data.synthetic import Synthetic
+from communis.fleet import AnyMethod
+from communis.models.zoo import Architecture
+from communis.plugins import find, names
+
+SMALL = Architecture(width=4, embedding=8, norm=True)
+METHODS = names("methods")
+
+
+def mixed_fleet(seed: int = 0, **changes: Any) -> Fleet:
+    """Five clients, three sensor suites, windows with missing sensors, BatchNorm in the models."""
+    streams = Streams(seed)
+    source = Synthetic(
+        clients=5, windows=20, classes=3, steps=16, channels=2, missing=0.2, noise=0.5
+    )
+    windows = source.load(streams)
+    roles = [Role(("m0",), 1), Role(("m1",), 2), Role(("m0", "m1", "m2"), 2)]
+    suites = assign(roles, 5, windows.modalities, streams)
+    settings: dict[str, Any] = {"models": (SMALL,), "suites": suites, "streams": streams}
+    return Fleet(windows, **{**settings, **changes})
+
+
+def make(name: str, **settings: Any) -> AnyMethod:
+    method: AnyMethod = find("methods", name)(**{"batch": 8, **settings})
+    return method
