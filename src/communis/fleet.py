@@ -216,8 +216,9 @@ class BoundFleet:
     def _kit(self, kind: Architecture, suite: tuple[Modality, ...]) -> _Kit:
         if (kind, suite) not in self._kits:
             channels = self.fleet.windows.channels
-            model: Model = kind.build({m: channels[m] for m in suite}, self.task.outputs)
-            self.method.equip(model, self.task)
+            with self.fleet.streams.torch("build"):  # constructors draw too, before `initialise`
+                model: Model = kind.build({m: channels[m] for m in suite}, self.task.outputs)
+                self.method.equip(model, self.task)
             initialise(model, self.fleet.streams)
             model.to(self.device)
             sizes = {

@@ -93,8 +93,9 @@ class RunFolder:
         contiguous = {
             key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()
         }
-        meta = {"round": str(round), "format": FORMAT}
-        replace_file(self._checkpoint, safetensors.torch.save(contiguous, meta))
+        about = json.dumps({"format": FORMAT, "round": round})  # one entry: their order is not kept
+        data = safetensors.torch.save(contiguous, {"communis": about})
+        replace_file(self._checkpoint, data)
 
     def load(self) -> Checkpoint | None:
         """The last checkpoint, with everything that was written after it removed; None if there is
@@ -103,18 +104,18 @@ class RunFolder:
             return None
         try:
             with safe_open(self._checkpoint, framework="pt") as file:
-                meta = file.metadata() or {}
+                about = json.loads((file.metadata() or {})["communis"])
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
-        except (SafetensorError, OSError) as error:
+        except (SafetensorError, OSError, KeyError, ValueError) as error:
             raise CommunisError(
                 f"{self._checkpoint} is not readable ({error}); start a new run"
             ) from None
-        if meta.get("format") != FORMAT:
+        if about["format"] != FORMAT:
             raise CommunisError(
-                f"{self._checkpoint} has format {meta.get('format')}, this version reads {FORMAT}"
+                f"{self._checkpoint} has format {about['format']}, this version reads {FORMAT}"
             )
-        self._forget_after(int(meta["round"]))
-        return Checkpoint(int(meta["round"]), tensors)
+        self._forget_after(about["round"])
+        return Checkpoint(about["round"], tensors)
 
     def records(self) -> list[RoundRecord]:
         """All complete records; a last line cut short by a crash is passed over."""

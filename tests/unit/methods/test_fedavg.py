@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -39,7 +41,7 @@ def test_one_round_by_hand() -> None:
     for path in set().union(*w.values()):
         holders = [i for i in range(3) if path in w[i]]
         n = sum((4, 6, 2)[i] for i in holders)
-        expected[path] = sum((4, 6, 2)[i] / n * w[i][path] for i in holders)
+        expected[path] = torch.stack([(4, 6, 2)[i] / n * w[i][path] for i in holders]).sum(0)
     assert near(game.server.w, expected)
     assert apart(game.server.w, game.bound.params) > 0.01
 
@@ -149,7 +151,7 @@ def test_refuses_mixed_models() -> None:
         ({"weight_decay": -0.1}, "weight_decay at least 0"),
     ],
 )
-def test_refuses_senseless_settings(settings: dict[str, float], text: str) -> None:
+def test_refuses_senseless_settings(settings: dict[str, Any], text: str) -> None:
     """The settings of local training that every method shares."""
     with pytest.raises(CommunisError, match=text):
         FedAvg(**settings)

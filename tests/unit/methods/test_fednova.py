@@ -5,6 +5,8 @@ The learning rate is inside d_i here.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -17,9 +19,9 @@ from tests.unit.methods.tiny import (
     apart,
     batches,
     card,
-    descend,
     fleet,
     mixed,
+    move,
     near,
     owned,
     play,
@@ -69,7 +71,7 @@ def test_one_round_by_hand(rho: float) -> None:
         for batch in batches(client, 2):
             g = slopes(model, task_loss(model, batch))
             velocity = {k: rho * velocity[k] + g[k] for k in g}
-            descend(model, [batch], lr, lambda m, b, v=velocity: v)
+            move(model, velocity, lr)
         ends.append(values(model))
         a_1.append(sum(momentum_weights((2, 3)[i], rho)))
     p = (0.4, 0.6)
@@ -98,7 +100,7 @@ def test_server_step() -> None:
 @pytest.mark.parametrize("rho", [0.0, 0.9])
 def test_equal_steps_are_fedavg(rho: float) -> None:
     """All |a_i|_1 alike cancel: the weighted mean of the models, also with mixed sensors."""
-    settings = {"lr": 0.2, "batch": 2, "max_steps": 1, "momentum": rho, "epochs": 1}
+    settings: dict[str, Any] = {"lr": 0.2, "batch": 2, "max_steps": 1, "momentum": rho, "epochs": 1}
     assert near(
         play(mixed(), FedNova(**settings), rounds=3).server.x,
         play(mixed(), FedAvg(**settings), rounds=3).server.w,
@@ -133,7 +135,7 @@ def test_bytes() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
-def test_refuses_other_optimisers(optimizer: str) -> None:
+def test_refuses_other_optimisers(optimizer: Any) -> None:
     with pytest.raises(CommunisError, match="set optimizer = 'sgd'"):
         FedNova(optimizer=optimizer)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 
-from communis import CommunisError, FedAvg, Replies
+from communis import CommunisError, FedAvg, Replies, State
 from communis.methods.fedopt import FedOpt, Server, Up
 from tests.unit.methods.tiny import (
     SMALL,
@@ -43,7 +44,7 @@ REPLIES = Replies(
 @pytest.mark.parametrize(
     ("rule", "v"), [("adam", [1.75, 0.8125, 1.0]), ("yogi", [2.0, 0.9375, 1.0])]
 )
-def test_server_step(rule: str, v: list[float]) -> None:
+def test_server_step(rule: Any, v: list[float]) -> None:
     """The numbers above; x moves by eta m / (sqrt(v) + tau). A path that is not heard keeps x, m
     and v."""
     method = FedOpt(server=rule, lr_server=0.1, beta1=0.5, beta2=0.75, tau=1.0)
@@ -61,7 +62,7 @@ def test_server_step(rule: str, v: list[float]) -> None:
 
 
 @pytest.mark.parametrize("rule", ["adam", "yogi"])
-def test_two_rounds_by_hand(rule: str) -> None:
+def test_two_rounds_by_hand(rule: Any) -> None:
     """Local steps written out, Delta = x_i - x, uniform mean, moments carried to the second
     round."""
     lr, eta, b1, b2, tau = 0.3, 0.05, 0.8, 0.9, 0.01
@@ -75,14 +76,14 @@ def test_two_rounds_by_hand(rule: str) -> None:
         for i in (0, 1):
             client, model = starting(game, i, round)
             ends.append(descend(fill(model, x), batches(client, 2), lr))
-        for k in x:
-            delta = ((ends[0][k] - x[k]) + (ends[1][k] - x[k])) / 2
+        for k, old in x.items():
+            delta = ((ends[0][k] - old) + (ends[1][k] - old)) / 2
             m[k] = b1 * m[k] + (1 - b1) * delta
             if rule == "adam":
                 v[k] = b2 * v[k] + (1 - b2) * delta**2
             else:
                 v[k] = v[k] - (1 - b2) * delta**2 * torch.sign(v[k] - delta**2)
-            x[k] = x[k] + eta * m[k] / (torch.sqrt(v[k]) + tau)
+            x[k] = old + eta * m[k] / (torch.sqrt(v[k]) + tau)
     assert near(game.server.m, m)
     assert near(game.server.v, v, atol=1e-7)
     assert near(game.server.x, x, rtol=1e-4, atol=1e-5)
@@ -90,7 +91,7 @@ def test_two_rounds_by_hand(rule: str) -> None:
 
 
 @pytest.mark.parametrize("rule", ["adam", "yogi"])
-def test_v_has_its_floor(rule: str) -> None:
+def test_v_has_its_floor(rule: Any) -> None:
     """v_0 = tau^2 and v_t >= beta2 v_{t-1}, hence v_t >= tau^2 beta2^t: the step is bounded.
 
     For yogi: v falls only where Delta^2 < v, and then by (1 - beta2) Delta^2 < (1 - beta2) v.
@@ -102,7 +103,8 @@ def test_v_has_its_floor(rule: str) -> None:
     for t in range(1, 30):
         size = 10.0 ** torch.randint(-4, 2, (50,), generator=noise)
         delta = torch.randn(50, generator=noise) * size
-        server = method.aggregate(server, Replies([(card(p=50), Up(start + delta))]))
+        reply = card(p=50), Up(State({"p": delta}))
+        server = method.aggregate(server, Replies([reply]))
         assert bool((server.v["p"] >= 0.1**2 * 0.9**t * (1 - 1e-5)).all())
     assert bool(torch.isfinite(server.x["p"]).all())
 
@@ -112,7 +114,7 @@ def test_yogi_changes_v_by_delta_squared_alone() -> None:
     (1 - beta2) Delta^2, however large v is."""
     delta, v = torch.tensor([0.1, 2.0]), torch.tensor([4.0, 0.25])
     zero = vectors(p=[0, 0])
-    server = Server(x=zero, m=zero, v=zero + 0.0 | {"p": v})
+    server = Server(x=zero, m=zero, v=State({"p": v}))
     moved = {}
     for rule in ("adam", "yogi"):
         after = FedOpt(server=rule, beta2=0.9).aggregate(

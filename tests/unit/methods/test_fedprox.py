@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -49,7 +51,7 @@ def test_one_round_by_hand() -> None:
 
 def test_mu_zero_is_fedavg() -> None:
     """Bit for bit, over rounds, with momentum and mixed sensors."""
-    settings = {"lr": 0.3, "batch": 2, "momentum": 0.9}
+    settings: dict[str, Any] = {"lr": 0.3, "batch": 2, "momentum": 0.9}
     assert same(
         play(mixed(), FedProx(mu=0.0, **settings), rounds=3).server.w,
         play(mixed(), FedAvg(**settings), rounds=3).server.w,

@@ -15,6 +15,7 @@ from tests.unit.methods.tiny import (
     SMALL,
     THREE,
     TWO,
+    Slope,
     Values,
     apart,
     batches,
@@ -43,7 +44,7 @@ def balanced_softmax(logits: Tensor, target: Tensor, counts: Tensor) -> Tensor:
     return -(weighted.gather(1, target[:, None])[:, 0] / weighted.sum(1)).log().mean()
 
 
-def slope_of(counts: Tensor) -> object:
+def slope_of(counts: Tensor) -> Slope:
     """The shared parameters descend the balanced loss alone, the personal head only its own."""
 
     def slope(model: Model, batch: Batch) -> Values:
@@ -51,9 +52,8 @@ def slope_of(counts: Tensor) -> object:
         shared = slopes(model, balanced_softmax(output.prediction, batch.target, counts))
         with torch.no_grad():
             output = model(batch)  # constants for the personal head
-        head = model.private["head"]
-        logits = output.prediction + output.embedding @ head.weight.T + head.bias
-        own = slopes(model, F.cross_entropy(logits, batch.target))
+        personal = model.private["head"](output.embedding)
+        own = slopes(model, F.cross_entropy(output.prediction + personal, batch.target))
         return {k: own[k] if is_private(k) else shared[k] for k in shared}
 
     return slope

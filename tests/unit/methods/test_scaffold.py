@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -101,9 +103,7 @@ def mean_variates(game: Game) -> dict[str, torch.Tensor]:
     """1/N sum_i c_i per path; clients that never took part have c_i = 0."""
     holders = {k: game.bound.holders(k) for k in game.bound.params}
     return {
-        k: sum(
-            (s.c_i[k] for s in game.states.values() if k in s.c_i), torch.zeros_like(start)
-        )
+        k: sum((s.c_i[k] for s in game.states.values() if k in s.c_i), torch.zeros_like(start))
         / holders[k]
         for k, start in game.bound.params.items()
     }
@@ -139,9 +139,7 @@ def test_one_client_is_fedavg() -> None:
 def test_absent_class_and_lone_modality() -> None:
     """Finite with classes and modalities that few clients have; the variate of a modality with
     one holder is the holder's."""
-    game = play(
-        fleet(THREE, (("a", "b"), ("a",), ("a",))), Scaffold(lr=0.3, batch=2), rounds=3
-    )
+    game = play(fleet(THREE, (("a", "b"), ("a",), ("a",))), Scaffold(lr=0.3, batch=2), rounds=3)
     assert all(bool(torch.isfinite(t).all()) for t in game.server.x.values())
     own = [k for k in game.server.c if ".b." in k]
     assert own
@@ -164,7 +162,7 @@ def test_bytes() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"optimizer": "adam"}, {"momentum": 0.9}])
-def test_refuses_other_optimisers(settings: dict[str, object]) -> None:
+def test_refuses_other_optimisers(settings: dict[str, Any]) -> None:
     """Line 12 reads a gradient off y - x, which only plain SGD allows."""
     with pytest.raises(CommunisError, match="set optimizer = 'sgd' and momentum = 0"):
         Scaffold(**settings)

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from communis import Batch, Card, Client, Fleet, Model, Plan, Run, State, Windows
+from communis import Batch, Card, Client, Fleet, Model, Plan, Replies, Run, State, Windows
 from communis.data.windows import TEST, TRAIN
 from communis.fleet import BoundFleet
 from communis.models.zoo import Architecture
@@ -26,10 +26,15 @@ from communis.wire import check, decode, encode, flatten, payload_types
 
 SMALL = Architecture(width=4, embedding=6)
 NORMED = Architecture(width=4, embedding=6, norm=True)
-BOTH, MIXED = (("a", "b"), ("a", "b")), (("a", "b"), ("a",), ("b",))
+MIXED = (("a", "b"), ("a",), ("b",))
 TWO = ((0, 1, 2, 0), (1, 2, 0, 1, 1, 2))  # targets of two clients with 4 and 6 windows
-THREE = ((0, 1, 2, 0), (1, 0, 1, 0, 1, 1), (2, 2))  # the second never saw class 2, the third only it
+THREE = (
+    (0, 1, 2, 0),
+    (1, 0, 1, 0, 1, 1),
+    (2, 2),
+)  # the second never saw class 2, the third only it
 Values = Mapping[str, Tensor]
+Slope = Callable[[Model, Batch], Values]
 
 
 def windows(
@@ -45,7 +50,7 @@ def windows(
     inputs = {
         m: rng.standard_normal((len(target), 2, 16), dtype=np.float32) + trace for m in ("a", "b")
     }
-    made = {
+    made: dict[str, Any] = {
         "inputs": inputs,
         "target": target,
         "owner": np.array(owner),
@@ -103,8 +108,6 @@ class Game:
         return client, self.method.adopt(client, state, down), down
 
     def round(self, cohort: Iterable[int] | None = None) -> None:
-        from communis import Replies
-
         _, _, _, up_type = payload_types(type(self.method))
         number, downs, ups = len(self.ups) + 1, {}, {}
         for id in cohort if cohort is not None else self.bound.trainers:
@@ -123,7 +126,7 @@ def play(
     fleet: Fleet,
     method: Any,
     rounds: int = 1,
-    cohorts: Sequence[Sequence[int]] | None = None,
+    cohorts: Sequence[Sequence[int] | None] | None = None,
 ) -> Game:
     bound = fleet.bind(method)
     game = Game(bound, method, method.start_server(bound))
@@ -165,14 +168,14 @@ def move(model: Model, slope: Values, lr: float) -> None:
     """One step of plain gradient descent on the paths of `slope`."""
     named = dict(model.named_parameters())
     for path, g in slope.items():
-        named[path] -= lr * g
+        named[path].sub_(lr * g)
 
 
 def descend(
     model: Model,
     parts: Sequence[Batch],
     lr: float,
-    slope: Callable[[Model, Batch], Values] = lambda m, b: slopes(m, task_loss(m, b)),
+    slope: Slope = lambda m, b: slopes(m, task_loss(m, b)),
 ) -> dict[str, Tensor]:
     """Plain gradient descent, one step per batch; the values it ends at."""
     for part in parts:
@@ -190,11 +193,6 @@ def fill(model: Model, with_: Values) -> Model:
 
 def values(model: Model) -> dict[str, Tensor]:
     return {path: p.detach().clone() for path, p in model.named_parameters()}
-
-
-def numbers(state: Values | Iterable[Tensor]) -> int:
-    """How many numbers a State or the parameters of a card hold."""
-    return sum(t.numel() for t in (state.values() if isinstance(state, Mapping) else state))
 
 
 def owned(run: Run, keep: Callable[[str], bool] = lambda path: True) -> int:

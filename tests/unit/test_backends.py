@@ -1,0 +1,117 @@
+"""Worker processes: failures, start methods, shared memory, memory that follows the cohort."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from communis import Client, FedAvg, Plan, Run, State
+from communis.backends import inprocess
+from communis.backends.executor import StateStore, only, subsets_of
+from communis.backends.inprocess import InProcess, WorkerError
+from communis.methods.fedavg import Down, Up
+from communis.wire import encode
+from tests.fleets import make, mixed_fleet
+
+
+@dataclass(frozen=True)
+class Clumsy(FedAvg):
+    """Client 2 fails in its own code."""
+
+    def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
+        if client.card.id == 2:
+            raise ZeroDivisionError("a bug in user code")
+        return super().local(client, state, down)
+
+
+@dataclass(frozen=True)
+class Dying(FedAvg):
+    """The process of client 2 is killed, as by a lack of memory."""
+
+    def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
+        if client.card.id == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().local(client, state, down)
+
+
+def test_a_bug_in_a_client_stops_the_run_with_its_traceback() -> None:
+    with (
+        Run(mixed_fleet(), Clumsy(), Plan(rounds=1, workers=2)) as run,
+        pytest.raises(WorkerError, match=r"client 2 failed(.|\n)*a bug in user code"),
+    ):
+        list(run)
+
+
+def test_a_killed_worker_is_one_refused_client() -> None:
+    with Run(mixed_fleet(), Dying(), Plan(rounds=2, workers=2, eval_every=0)) as run:
+        records = list(run)
+    for record in records:
+        ((client, reason),) = record.refused
+        assert client == 2
+        assert "worker process died" in reason
+
+
+@pytest.mark.slow
+def test_spawned_workers_give_the_same_bits() -> None:
+    """Windows and macOS start workers by spawning them."""
+    plan = Plan(rounds=2, workers=2, eval_every=0)
+    fleet, method = mixed_fleet(), make("fedper")
+    with Run(fleet, method, plan) as forked:
+        list(forked)
+    backend = InProcess(fleet, method, workers=2, start_method="spawn")
+    with Run(fleet, method, plan, backend=backend) as spawned:
+        list(spawned)
+    assert encode(forked.server).data == encode(spawned.server).data
+    assert forked.scores().equals(spawned.scores())
+
+
+def test_messages_through_shared_memory_give_the_same_bits(monkeypatch: Any) -> None:
+    """Long messages go through files, short ones through the pipe; force each in turn."""
+    results = []
+    for limit in (0, 1 << 30):
+        monkeypatch.setattr(inprocess, "SMALL", limit)
+        with Run(mixed_fleet(), FedAvg(), Plan(rounds=2, workers=2, eval_every=0)) as run:
+            list(run)
+        results.append(encode(run.server).data)
+    assert results[0] == results[1]
+
+
+def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(inprocess, "_shared_memory", lambda: str(tmp_path))
+    with Run(mixed_fleet(), FedAvg(), Plan(rounds=2, workers=2, eval_every=0)) as run:
+        list(run)
+        workers = [worker._process for worker in run.backend._pool]  # type: ignore[attr-defined]
+        assert len(workers) == 2
+    assert not list(tmp_path.iterdir())
+    assert not any(process.is_alive() for process in workers)
+
+
+def test_state_store_removes_half_written_files(tmp_path: Path) -> None:
+    store = StateStore(tmp_path)
+    store.write(3, 7, b"whole")
+    (tmp_path / "000004-000007.partial").write_bytes(b"ha")
+    assert store.versions() == {3: {7}}
+    assert store.read(3, 7) == b"whole"
+    assert [path.name for path in tmp_path.iterdir()] == ["000003-000007.safetensors"]
+
+
+def test_subsets() -> None:
+    assert subsets_of(("a", "b"), "own") == [("a", "b")]
+    assert subsets_of(("a", "b"), "each") == [("a", "b"), ("a",), ("b",)]
+    assert subsets_of(("a",), "each") == [("a",)]
+
+
+def test_only_masks_the_rest() -> None:
+    bound = mixed_fleet().bind(FedAvg())
+    client = next(bound.client(c.id, 1) for c in bound.cards if len(c.modalities) == 3)
+    import torch
+
+    batch = only(client.train.batch(torch.arange(4)), ("m1",))
+    assert not batch.present["m0"].any()
+    assert not batch.present["m2"].any()
+    assert batch.present["m1"].any()

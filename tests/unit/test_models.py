@@ -1,0 +1,538 @@
+"""Networks: shapes, path names, masks that let nothing through, and starts that depend on the path
+alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from communis import Batch, Model, State, Streams
+from communis.methods.fedrod import FedRoD
+from communis.models.convpool import ConvPool
+from communis.models.encoders import positions
+from communis.models.fusion import Attention
+from communis.models.network import MLP, Network, initialise
+from communis.models.zoo import ZOO, Architecture, architecture
+from communis.tasks import Classification
+from tests.unit.small import TINY, batch, network, random, same_bits
+
+SETS: tuple[dict[str, int], ...] = ({"a": 3}, {"a": 3, "b": 2}, {"c": 1, "b": 2, "a": 3})
+TWO = {"a": 3, "b": 2}
+# Small relatives of every kind in the zoo, so that gradients stay cheap.
+KINDS = {
+    "blocks": Architecture(width=4, embedding=6),
+    "attention": Architecture(width=4, fusion="attention", hidden=(5,)),
+    "norm": Architecture(width=4, embedding=6, norm=True),
+    "cnn2d": Architecture("cnn2d", width=4, embedding=6),
+    "cnn2d_norm": Architecture("cnn2d", width=4, embedding=6, norm=True),
+    "gru": Architecture("gru", width=4, embedding=6),
+    "transformer": Architecture("transformer", width=4, embedding=6),
+}
+BATCHNORM = pytest.mark.xfail(
+    strict=True, reason="reported: BatchNorm takes its statistics from masked samples too"
+)
+KINDS_TRAINING = [pytest.param(name, marks=BATCHNORM if "norm" in name else ()) for name in KINDS]
+
+
+def inputs(kind: Architecture, channels: Mapping[str, int], size: int = 6, seed: int = 0) -> Batch:
+    return batch(channels, size, (9, 8) if kind.encoder == "cnn2d" else (16,), seed)
+
+
+def masked(source: Batch, **present: list[int]) -> Batch:
+    masks = {m: torch.tensor(flags, dtype=torch.bool) for m, flags in present.items()}
+    return Batch(source.inputs, {**source.present, **masks}, source.target)
+
+
+def refilled(source: Batch, modality: str, value: float) -> Batch:
+    """The same with other content wherever the modality is masked."""
+    x, here = source.inputs[modality], source.present[modality]
+    other = torch.where(here.view(-1, *[1] * (x.ndim - 1)), x, torch.full_like(x, value))
+    return Batch({**source.inputs, modality: other}, source.present, source.target)
+
+
+def gradients(model: Model, source: Batch) -> dict[str, Tensor]:
+    model.zero_grad()
+    F.cross_entropy(model(source).prediction, source.target).backward()
+    return {k: p.grad.clone() for k, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("channels", SETS, ids=["".join(s) for s in SETS])
+@pytest.mark.parametrize("name", ZOO)
+def test_every_architecture_maps_every_modality_set(name: str, channels: dict[str, int]) -> None:
+    kind = ZOO[name]
+    model = network(kind, channels, outputs=5)
+    output = model(inputs(kind, channels, 4))
+    assert list(output.features) == sorted(channels)
+    assert all(h.shape == (4, 2 * kind.width) for h in output.features.values())
+    assert output.embedding.shape == (4, model.embedding_size)
+    assert output.prediction.shape == (4, 5)
+    assert output.fused.shape[0] == 4
+    assert bool(output.prediction.isfinite().all())
+    assert model.head_sizes == (model.embedding_size, *kind.hidden, 5)
+
+
+def test_architectures_of_one_fusion_share_the_embedding_size() -> None:
+    sizes = {name: network(kind, {"a": 1}).embedding_size for name, kind in ZOO.items()}
+    assert {sizes[name] for name, kind in ZOO.items() if kind.fusion == "blocks"} == {128}
+    assert sizes["cnn_attention"] == 4 * 64
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_paths_are_the_sharing_vocabulary(name: str) -> None:
+    model = network(ZOO[name], TWO)
+    paths = [path for part in model.by_path for path in part]
+    prefixes = ["encoders.a.", "encoders.b.", "fusion.shared.", "head."]
+    if ZOO[name].fusion == "blocks":
+        prefixes += ["fusion.blocks.a.", "fusion.blocks.b."]
+    for path in paths:
+        assert sum(path.startswith(prefix) for prefix in prefixes) == 1, path
+    for prefix in prefixes:
+        assert any(path.startswith(prefix) for path in paths), prefix
+
+
+def test_blocks_are_the_columns_of_one_linear_layer() -> None:
+    model = network(TINY, TWO)
+    output = model(batch(TWO))
+    state = State.of(model)
+    weight = torch.cat([state["fusion.blocks.a.weight"], state["fusion.blocks.b.weight"]], 1)
+    joined = torch.cat([output.features["a"], output.features["b"]], 1)
+    fused = F.linear(joined, weight, state["fusion.shared.bias"])
+    torch.testing.assert_close(output.fused, fused)
+    torch.testing.assert_close(output.embedding, F.relu(fused))
+
+
+def test_cnn2d_takes_planes_and_stacks_of_planes() -> None:
+    """(B, packets, subcarriers) is one plane: the same as with an axis for it."""
+    model = network(ZOO["cnn2d"], {"csi": 1})
+    one = batch({"csi": 1}, 4, (20, 30))
+    flat = Batch({"csi": one.inputs["csi"][:, 0]}, one.present, one.target)
+    assert flat.inputs["csi"].shape == (4, 20, 30)
+    assert same_bits(model(one).prediction, model(flat).prediction)
+    assert network(ZOO["cnn2d"], {"depth": 3})(batch({"depth": 3}, 2, (7, 5))).fused.shape[0] == 2
+
+
+@pytest.mark.parametrize("name", [n for n, kind in ZOO.items() if kind.encoder != "cnn2d"])
+@pytest.mark.parametrize("steps", [4, 5, 7, 16, 33])
+def test_windows_may_have_any_length(name: str, steps: int) -> None:
+    output = network(ZOO[name], TWO)(batch(TWO, 3, (steps,)))
+    assert output.prediction.shape == (3, 3)
+    assert bool(output.prediction.isfinite().all())
+
+
+@pytest.mark.xfail(strict=True, reason="reported: two poolings of fewer than four steps leave none")
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_a_window_too_short_for_two_poolings_is_an_error_or_finite(steps: int) -> None:
+    try:
+        prediction = network(TINY, TWO)(batch(TWO, 3, (steps,))).prediction
+    except (RuntimeError, ValueError):
+        return
+    assert bool(prediction.isfinite().all())
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("training", [False, True])
+def test_what_a_masked_modality_holds_changes_no_bit_of_the_output(
+    name: str, training: bool
+) -> None:
+    model = network(KINDS[name], TWO).train(training)
+    source = masked(inputs(KINDS[name], TWO), a=[0] * 6)
+    expected = model(source)
+    for value in (0.0, 7.0, -1e30, float("inf"), float("nan")):
+        found = network(KINDS[name], TWO).train(training)(refilled(source, "a", value))
+        assert same_bits(found.prediction, expected.prediction)
+        assert same_bits(found.embedding, expected.embedding)
+        assert same_bits(found.features["a"], torch.zeros_like(expected.features["a"]))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_masked_modality_gets_exactly_zero_gradient(name: str) -> None:
+    model = network(KINDS[name], TWO)
+    found = gradients(model, masked(inputs(KINDS[name], TWO), a=[0] * 6))
+    of_a = [p for p in found if p.startswith(("encoders.a.", "fusion.blocks.a."))]
+    assert of_a
+    assert all(bool((found[path] == 0).all()) for path in of_a)
+    of_b = [p for p in found if p.startswith("encoders.b.")]
+    assert of_b
+    assert sum(float(found[path].abs().sum()) for path in of_b) > 0
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_masked_samples_change_nothing_in_evaluation(name: str) -> None:
+    model = network(KINDS[name], TWO).eval()
+    source = masked(inputs(KINDS[name], TWO), a=[1, 0, 0, 1, 1, 0], b=[0, 0, 1, 1, 1, 1])
+    expected = model(source).prediction
+    for value in (0.0, 7.0, float("nan")):
+        assert same_bits(model(refilled(source, "a", value)).prediction, expected)
+        assert same_bits(model(refilled(source, "b", value)).prediction, expected)
+
+
+@pytest.mark.parametrize("name", KINDS_TRAINING)
+def test_masked_samples_change_nothing_in_training(name: str) -> None:
+    """Neither the output nor any gradient nor a buffer."""
+    source = masked(inputs(KINDS[name], TWO), a=[1, 0, 0, 1, 1, 0], b=[0, 0, 1, 1, 1, 1])
+
+    def trained(of: Batch) -> dict[str, Tensor]:
+        model = network(KINDS[name], TWO).train()
+        return gradients(model, of) | dict(State.buffers(model)) | {"y": model(of).prediction}
+
+    expected = trained(source)
+    for m in TWO:
+        found = trained(refilled(source, m, 7.0))
+        for path in expected:
+            assert torch.equal(found[path], expected[path]), path
+
+
+@pytest.mark.xfail(strict=True, reason="reported: zero times NaN in the encoder's backward pass")
+@pytest.mark.parametrize("name", ["blocks", "attention", "norm", "cnn2d", "gru", "transformer"])
+def test_nan_in_a_masked_sample_reaches_no_gradient(name: str) -> None:
+    model = network(KINDS[name], TWO)
+    source = masked(inputs(KINDS[name], TWO), a=[1, 0, 0, 1, 1, 0])
+    found = gradients(model, refilled(source, "a", float("nan")))
+    assert all(bool(g.isfinite().all()) for g in found.values())
+
+
+def test_masks_act_per_sample() -> None:
+    """A sample without `a` fares as in a network that never had it."""
+    both, only_b = network(TINY, TWO).eval(), network(TINY, {"b": 2}).eval()
+    source = masked(batch(TWO), a=[1, 0, 1, 0, 1, 0])
+    rest = Batch({"b": source.inputs["b"]}, {"b": source.present["b"]}, source.target)
+    with_a, without = both(source).prediction, only_b(rest).prediction
+    torch.testing.assert_close(with_a[1::2], without[1::2])
+    assert not torch.allclose(with_a[::2], without[::2])
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("size", [1, 5])
+def test_a_batch_without_any_modality_is_finite_throughout(name: str, size: int) -> None:
+    model = network(KINDS[name], TWO)
+    source = masked(inputs(KINDS[name], TWO, size), a=[0] * size, b=[0] * size)
+    output = model(source)
+    loss = F.cross_entropy(output.prediction, source.target)
+    loss.backward()
+    assert bool(output.prediction.isfinite().all())
+    assert bool(loss.isfinite())
+    for path, p in model.named_parameters():
+        assert p.grad is None or bool(p.grad.isfinite().all()), path
+    # All samples look alike, so all predictions are.
+    assert all(same_bits(row, output.prediction[0]) for row in output.prediction)
+
+
+def test_attention_weights_sum_to_one_over_present_modalities() -> None:
+    channels = SETS[2]
+    model = network(KINDS["attention"], channels)
+    assert isinstance(model.fusion, Attention)
+    source = masked(
+        batch(channels), a=[1, 1, 0, 0, 1, 0], b=[1, 0, 1, 0, 1, 0], c=[1, 0, 1, 1, 0, 0]
+    )
+    features = model(source).features
+    weights = model.fusion.weights(features, source.present)
+    assert weights.shape == (6, 3, 4)
+    mask = torch.stack([source.present[m] for m in features], 1)
+    expected = mask.any(1).float()[:, None].expand(6, 4)
+    torch.testing.assert_close(weights.sum(1), expected)
+    assert bool((weights[~mask] == 0).all())
+    assert bool((weights[mask] > 0).all())
+    # Three modalities that are all there share the weight unevenly: scores do something.
+    assert float(weights[0].detach().std(0).max()) > 1e-4
+
+
+def test_attention_follows_its_formula() -> None:
+    model = network(KINDS["attention"], TWO)
+    source = batch(TWO, 3)
+    output, state = model(source), State.of(model)
+    h = torch.stack([output.features["a"], output.features["b"]], 1)  # (B, m, d)
+    rows = []
+    for i in range(3):
+        contexts = []
+        for c in range(4):
+            scores = [
+                state["fusion.shared.score2.weight"][c]
+                @ torch.tanh(
+                    state["fusion.shared.score1.weight"] @ h[i, m]
+                    + state["fusion.shared.score1.bias"]
+                )
+                + state["fusion.shared.score2.bias"][c]
+                for m in range(2)
+            ]
+            share = torch.softmax(torch.stack(scores), 0)
+            contexts.append(share[0] * h[i, 0] + share[1] * h[i, 1])
+        rows.append(torch.cat(contexts))
+    torch.testing.assert_close(output.embedding, torch.stack(rows))
+
+
+def test_attention_refuses_features_of_several_sizes() -> None:
+    with pytest.raises(ValueError, match=r"one size.*blocks"):
+        Attention({"a": 4, "b": 8})
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_shared_path_starts_with_the_same_bits_on_every_client(name: str) -> None:
+    all_three = State.of(network(KINDS[name], SETS[2]))
+    for channels in ({"a": 3}, {"b": 2}, {"b": 2, "a": 3}):
+        own = State.of(network(KINDS[name], channels))
+        assert set(own) <= set(all_three)
+        assert all(same_bits(own[path], all_three[path]) for path in own)
+
+
+def test_modules_that_a_method_adds_change_no_other_start() -> None:
+    plain, equipped = TINY.build(TWO, 3), TINY.build(TWO, 3)
+    FedRoD().equip(equipped, Classification(3))
+    initialise(plain, Streams(4))
+    initialise(equipped, Streams(4))
+    before, after = State.of(plain), State.of(equipped)
+    assert set(after) - set(before) == {"private.head.weight", "private.head.bias"}
+    assert all(same_bits(before[path], after[path]) for path in before)
+
+
+def test_starts_differ_between_paths_and_seeds_and_are_not_left_unset() -> None:
+    def start(seed: int) -> State:
+        model = ZOO["cnn"].build({"a": 3, "b": 3}, 3)
+        initialise(model, Streams(seed))
+        return State.of(model)
+
+    one, two = start(1), start(2)
+    assert not same_bits(one["encoders.a.conv1.weight"], one["encoders.b.conv1.weight"])
+    assert not same_bits(one["encoders.a.conv1.weight"], two["encoders.a.conv1.weight"])
+    assert all(same_bits(one[path], start(1)[path]) for path in one)
+    for path, tensor in one.items():
+        assert bool((tensor.abs() <= 1).all()), path
+
+
+def test_initialising_leaves_the_users_random_numbers_alone() -> None:
+    model = ZOO["gru"].build(TWO, 3)
+    before = torch.get_rng_state()
+    initialise(model, Streams(0))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_module_that_cannot_be_reset_is_named() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.free = nn.Parameter(torch.zeros(1))
+
+    model = TINY.build(TWO, 3)
+    model.private["odd"] = Odd()
+    with pytest.raises(TypeError, match=r"private\.odd \(Odd\) has parameters but no reset"):
+        initialise(model, Streams(0))
+
+
+def test_convolutions_start_in_the_range_of_torch() -> None:
+    layer = ConvPool(3, 200, 5)
+    with Streams(0).torch("x"):
+        layer.reset_parameters()
+    weight, bias = layer.weight.detach(), layer.bias.detach()
+    bound = (3 * 5) ** -0.5  # 1 / sqrt(fan in)
+    assert 0.98 * bound < float(weight.abs().max()) <= bound
+    assert 0.9 * bound < float(bias.abs().max()) <= bound
+    assert abs(float(weight.mean())) < 0.05 * bound
+
+
+def test_the_benchmark_model_has_as_many_parameters_as_its_peers() -> None:
+    model = Architecture(width=32).build({"acc": 3, "gyro": 3, "mag": 3, "hr": 1}, 12)
+    # first layers  32 * 3 * 5 + 32 = 512 (three times) and 32 * 1 * 5 + 32 = 192:  1 728
+    # second layers (64 * 32 * 5 + 64) * 4 = 10 304 * 4:                           41 216
+    # fusion        256 * 128 + 128:                                               32 896
+    # head          128 * 12 + 12:                                                  1 548
+    assert sum(p.numel() for p in model.parameters()) == 77_388
+
+
+def test_names_lead_to_architectures_and_back() -> None:
+    assert architecture("gru") is not None
+    assert architecture("cnn", width=8) == Architecture(width=8)
+    assert all(kind.name == name for name, kind in ZOO.items())
+    assert "width=9" in Architecture(width=9).name
+    with pytest.raises(KeyError, match=r"no architecture 'cmn'; there are cnn_small"):
+        architecture("cmn")
+
+
+def test_an_mlp_has_relu_between_its_layers_only() -> None:
+    layers = MLP((2, 3, 1))
+    x = random(5, 2)
+    first, last = layers.hidden[0], layers.out
+    assert isinstance(first, nn.Linear)
+    expected = last(first(x).clamp_min(0))
+    torch.testing.assert_close(layers(x), expected)
+    assert len(MLP((2, 1)).hidden) == 0
+
+
+def test_encoders_and_blocks_are_sorted_whatever_order_they_came_in() -> None:
+    forward, backward = network(TINY, TWO), network(TINY, dict(reversed(TWO.items())))
+    assert list(forward.by_path[0]) == list(backward.by_path[0])
+    assert isinstance(backward, Network)
+    assert list(backward.encoders) == ["a", "b"]
+
+
+def test_position_codes_are_distinct_waves() -> None:
+    code = positions(50, 8)
+    assert code.shape == (50, 8)
+    torch.testing.assert_close(code[:, 0], torch.arange(50.0).sin())
+    torch.testing.assert_close(code[:, 1], torch.arange(50.0).cos())
+    assert float(torch.cdist(code, code).fill_diagonal_(9).min()) > 1e-2
+
+
+def test_the_transformer_knows_the_order_of_time() -> None:
+    model = network(KINDS["transformer"], {"a": 3}).eval()
+    source = batch({"a": 3}, 2, (32,))
+    # Whole patches change places, so that only the position code can tell.
+    swapped = torch.cat([source.inputs["a"][..., 8:16], source.inputs["a"][..., :8]], -1)
+    swapped = torch.cat([swapped, source.inputs["a"][..., 16:]], -1)
+    other = Batch({"a": swapped}, source.present, source.target)
+    assert not torch.allclose(model(source).prediction, model(other).prediction, atol=1e-5)
+
+
+def plain_conv(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The same with torch's own layers; layouts as in ConvPool."""
+    y = F.conv1d(x.transpose(1, 2), weight.permute(2, 1, 0), bias, padding=weight.shape[0] // 2)
+    return F.relu(F.max_pool1d(y, 2)).transpose(1, 2)
+
+
+def with_gradients(
+    function: Any, x: Tensor, weight: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    leaves = [t.clone().requires_grad_() for t in (x, weight, bias)]
+    out = function(*leaves)
+    (out * random(*out.shape, seed=50, dtype=out.dtype)).sum().backward()
+    grads = [t.grad for t in leaves]
+    assert all(g is not None for g in grads)
+    return out.detach(), *grads  # type: ignore[return-value]
+
+
+def conv_pool(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    layer = ConvPool(weight.shape[1], weight.shape[2], weight.shape[0])
+    del layer.weight, layer.bias  # so that the leaves themselves get the gradients
+    layer.weight, layer.bias = weight, bias  # type: ignore[assignment]
+    out: Tensor = layer(x)
+    return out
+
+
+@pytest.mark.parametrize("kernel", [1, 3, 5, 7])
+@pytest.mark.parametrize("channels", [1, 3, 15, 16, 20])
+@pytest.mark.parametrize(("size", "steps"), [(1, 8), (1, 9), (4, 13), (3, 2), (2, 4)])
+def test_convpool_is_relu_of_pool_of_convolution(
+    kernel: int, channels: int, size: int, steps: int
+) -> None:
+    """Values and all gradients; below and above the width where the implementation changes, also
+    for windows shorter than the kernel."""
+    x = random(size, steps, channels, seed=1, dtype=torch.float64)
+    weight = random(kernel, channels, 4, seed=2, dtype=torch.float64)
+    bias = random(4, seed=3, dtype=torch.float64)
+    ours = with_gradients(conv_pool, x, weight, bias)
+    theirs = with_gradients(plain_conv, x, weight, bias)
+    assert ours[0].shape == (size, steps // 2, 4)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("channels", [3, 17])
+@pytest.mark.parametrize("steps", [7, 8])
+def test_convpool_agrees_on_ties_in_value_and_parameter_gradients(
+    channels: int, steps: int
+) -> None:
+    """A constant window: neighbours are equal. Whole numbers, so that they are so exactly."""
+    x, bias = torch.ones(2, steps, channels).double(), torch.tensor([0.5, -1.0, 2.0]).double()
+    weight = (random(5, channels, 3) * 3).round().double()
+    ours = with_gradients(conv_pool, x, weight, bias)
+    theirs = with_gradients(plain_conv, x, weight, bias)
+    for i in (0, 2, 3):
+        torch.testing.assert_close(ours[i], theirs[i], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.xfail(strict=True, reason="reported: on a tie torch's pooling takes the first")
+@pytest.mark.parametrize("channels", [3, 17])
+def test_convpool_agrees_on_ties_in_the_input_gradient(channels: int) -> None:
+    x, bias = torch.ones(2, 8, channels).double(), torch.tensor([0.5, -1.0, 2.0]).double()
+    weight = (random(5, channels, 3) * 3).round().double()
+    ours = with_gradients(conv_pool, x, weight, bias)
+    theirs = with_gradients(plain_conv, x, weight, bias)
+    torch.testing.assert_close(ours[1], theirs[1], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("channels", [3, 17])
+def test_on_a_tie_the_gradient_is_handed_on_once(channels: int) -> None:
+    """To either neighbour, but neither to both nor to none."""
+    x = torch.ones(1, 6, channels).double().requires_grad_()
+    out = conv_pool(x, torch.ones(1, channels, 1).double(), torch.zeros(1).double())
+    out.sum().backward()
+    assert x.grad is not None
+    pairs = x.grad.view(3, 2, channels).sum(1)
+    torch.testing.assert_close(pairs, torch.ones_like(pairs))
+
+
+@pytest.mark.parametrize("channels", [2, 16])
+@pytest.mark.parametrize("steps", [6, 7])
+def test_convpool_passes_gradcheck(channels: int, steps: int) -> None:
+    leaves = [
+        random(2, steps, channels, seed=1, dtype=torch.float64).requires_grad_(),
+        random(3, channels, 2, seed=2, dtype=torch.float64).requires_grad_(),
+        random(2, seed=3, dtype=torch.float64).requires_grad_(),
+    ]
+    assert torch.autograd.gradcheck(conv_pool, leaves)
+
+
+def test_convpool_takes_gradients_in_any_layout() -> None:
+    """The mean over time hands down an expanded gradient; a strided one comes from slicing."""
+    x, weight, bias = random(2, 9, 3), random(5, 3, 4, seed=1), random(4, seed=2)
+    for reduce in (lambda y: y.mean(1).sum(), lambda y: y[:, ::2, 1:].sum()):
+        found = []
+        for function in (conv_pool, plain_conv):
+            leaf = x.clone().requires_grad_()
+            reduce(function(leaf, weight, bias)).backward()
+            found.append(leaf.grad)
+        torch.testing.assert_close(found[0], found[1])
+
+
+def test_convpool_works_where_only_some_gradients_are_asked_for() -> None:
+    x, weight, bias = random(2, 8, 3), random(5, 3, 4, seed=1), random(4, seed=2)
+    everything = with_gradients(conv_pool, x, weight, bias)
+    for i in range(3):
+        leaves = [t.clone().requires_grad_(i == j) for j, t in enumerate((x, weight, bias))]
+        out = conv_pool(*leaves)
+        (out * random(*out.shape, seed=50)).sum().backward()
+        found = leaves[i].grad
+        assert found is not None
+        assert same_bits(found, everything[1 + i])
+        assert all(leaves[j].grad is None for j in range(3) if j != i)
+
+
+def test_convpool_leaves_its_input_alone() -> None:
+    x, weight, bias = random(2, 8, 3), random(5, 3, 4, seed=1), random(4, seed=2)
+    before = [t.clone() for t in (x, weight, bias)]
+    with_gradients(conv_pool, x, weight, bias)
+    conv_pool(x, weight, bias)
+    assert all(same_bits(a, b) for a, b in zip((x, weight, bias), before, strict=True))
+
+
+def test_neighbouring_samples_do_not_touch() -> None:
+    """The batch is one long sequence inside; no kernel may reach across a border."""
+    x, weight, bias = random(3, 8, 3), random(7, 3, 4, seed=1), random(4, seed=2)
+    alone = torch.cat([conv_pool(row[None], weight, bias) for row in x])
+    torch.testing.assert_close(conv_pool(x, weight, bias), alone)
+    poisoned = x.clone()
+    poisoned[1] = float("nan")
+    assert same_bits(conv_pool(poisoned, weight, bias)[[0, 2]], conv_pool(x, weight, bias)[[0, 2]])
+
+
+def test_convpool_cannot_be_differentiated_twice_and_says_so() -> None:
+    x = random(1, 6, 2).requires_grad_()
+    out = conv_pool(x, random(3, 2, 2, seed=1), random(2, seed=2))
+    (first,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="twice"):
+        first.square().sum().backward()
+
+
+def test_an_even_kernel_is_refused() -> None:
+    with pytest.raises(ValueError, match="odd to keep the length, got 4"):
+        ConvPool(2, 2, 4)
+
+
+@pytest.mark.xfail(
+    strict=True, raises=RuntimeError, reason="reported: negative size for no windows"
+)
+def test_a_batch_of_no_windows_gives_no_predictions() -> None:
+    assert network(TINY, TWO)(batch(TWO, 0)).prediction.shape == (0, 3)

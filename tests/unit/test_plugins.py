@@ -1,0 +1,104 @@
+"""Methods and data sources by name or by dotted path."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import communis.data
+import communis.methods
+from communis import CommunisError, FedAvg, Method
+from communis.data.synthetic import Synthetic
+from communis.plugins import find, names, nearest
+
+
+@pytest.fixture
+def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module outside the package, forgotten again afterwards."""
+    (tmp_path / "my_lab_methods.py").write_text("class Mine:\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "my_lab_methods"
+    sys.modules.pop("my_lab_methods", None)
+
+
+def test_names_are_the_files_of_the_room() -> None:
+    for room, package in (("methods", communis.methods), ("data", communis.data)):
+        files = {
+            f.stem for f in Path(next(iter(package.__path__))).glob("*.py") if f.stem != "__init__"
+        }
+        assert names(room) == sorted(files - {"recording", "samples", "windows"})
+    assert {"fedavg", "scaffold", "local"} <= set(names("methods"))
+    assert {"synthetic", "watch"} <= set(names("data"))
+
+
+@pytest.mark.parametrize("name", names("methods"))
+def test_every_method_is_found_under_its_file_name(name: str) -> None:
+    found = find("methods", name)
+    assert issubclass(found, Method)
+    assert dataclasses.is_dataclass(found)
+    assert found.__module__ == f"communis.methods.{name}"
+    assert found.__name__.lower() == name
+
+
+@pytest.mark.parametrize("name", names("data"))
+def test_every_source_is_found_under_its_file_name(name: str) -> None:
+    found = find("data", name)
+    assert dataclasses.is_dataclass(found)
+    assert callable(found.load)
+
+
+def test_a_class_that_a_module_only_imports_is_not_mistaken_for_its_own() -> None:
+    """fedper imports FedAvg; the file name decides."""
+    assert find("methods", "fedavg") is FedAvg
+    assert find("methods", "fedper") is not FedAvg
+    assert find("data", "synthetic") is Synthetic
+
+
+def test_a_misspelled_name_gets_the_nearest_and_the_whole_list() -> None:
+    with pytest.raises(CommunisError, match=r"no method 'fedavgg' \(did you mean 'fedavg'\?\)"):
+        find("methods", "fedavgg")
+    with pytest.raises(CommunisError) as caught:
+        find("methods", "zzz")
+    assert "did you mean" not in str(caught.value)
+    assert all(name in str(caught.value) for name in names("methods"))
+    with pytest.raises(CommunisError, match=r"no data 'wach' \(did you mean 'watch'\?\)"):
+        find("data", "wach")
+
+
+def test_support_modules_are_no_sources() -> None:
+    for name in ("windows", "recording", "samples", "__init__"):
+        with pytest.raises(CommunisError, match="no data"):
+            find("data", name)
+
+
+def test_a_dotted_path_leads_outside(third_party: str) -> None:
+    found = find("methods", f"{third_party}:Mine")
+    assert found.__name__ == "Mine"
+    assert find("methods", "communis.methods.fedavg:FedAvg") is FedAvg
+
+
+@pytest.mark.parametrize("name", ["my_lab_methods:Yours", "nowhere.at.all:Mine"])
+def test_a_dotted_path_that_leads_nowhere_is_named(name: str, third_party: str) -> None:
+    with pytest.raises(CommunisError, match=f"cannot load '{name}'"):
+        find("methods", name)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="reported: ValueError and TypeError of importlib get through"
+)
+@pytest.mark.parametrize("name", [":Mine", ".relative:Mine"])
+def test_a_path_that_cannot_be_one_is_refused_like_any_other(name: str) -> None:
+    with pytest.raises(CommunisError, match="cannot load"):
+        find("methods", name)
+
+
+def test_nearest_is_silent_when_nothing_is_near() -> None:
+    choices = ["rounds", "cohort", "workers"]
+    assert nearest("round", choices) == " (did you mean 'rounds'?)"
+    assert nearest("worker", choices, lambda close: f"try {close}") == "try workers"
+    assert nearest("zzz", choices) == ""
+    assert nearest("x", []) == ""

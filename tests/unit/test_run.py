@@ -1,0 +1,222 @@
+"""The round loop: sampling, evaluation, folders, checkpoints, resume."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from communis import Client, CommunisError, FedAvg, Plan, Run, State
+from communis.backends.mock import Mock
+from communis.methods.fedavg import Down
+from communis.runfolder import RunFolder
+from communis.wire import encode
+from tests.fleets import make, mixed_fleet
+
+QUICK = Plan(rounds=3, workers=1, eval_every=0)
+
+
+def test_cohorts_are_drawn_by_seed_without_repetition() -> None:
+    plan = replace(QUICK, rounds=6, cohort=3)
+    with Run(mixed_fleet(), FedAvg(), plan) as run:
+        cohorts = [record.cohort for record in run]
+    assert all(len(set(c)) == 3 and list(c) == sorted(c) for c in cohorts)
+    assert len(set(cohorts)) > 1
+    with Run(mixed_fleet(), make("fedper"), plan) as other:
+        assert [record.cohort for record in other] == cohorts  # paired across methods
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"participation": 0.0}, "share in"),
+        ({"participation": 1.5}, "for a number of clients use cohort"),
+        ({"rounds": -1}, "rounds must be at least 0"),
+        ({"checkpoint_every": 0}, "at least 1"),
+    ],
+)
+def test_impossible_plans_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(CommunisError, match=message):
+        Plan(**settings)
+
+
+def test_no_rounds_is_no_work() -> None:
+    with Run(mixed_fleet(), FedAvg(), Plan(rounds=0, workers=1)) as run:
+        assert list(run) == []
+    assert run.records().empty
+    assert run.scores().empty
+
+
+def test_evaluation_follows_the_plan() -> None:
+    with Run(mixed_fleet(), FedAvg(), replace(QUICK, rounds=5, eval_every=2)) as run:
+        evaluated = [record.round for record in run if record.scores]
+    assert evaluated == [2, 4, 5]  # and always after the last round
+    scores = run.scores()
+    assert set(scores["split"]) == {"val", "test"}
+    full = scores[(scores["client"] == 0) & scores["own"]]["subset"].unique()
+    assert list(full) == ["+".join(run.cards[0].modalities)]
+
+
+def test_evaluation_of_some_clients_only() -> None:
+    with Run(mixed_fleet(), FedAvg(), replace(QUICK, eval_clients=2)) as run:
+        list(run)
+    assert run.scores()["client"].nunique() == 2
+
+
+def test_subsets_score_every_sensor_alone() -> None:
+    with Run(mixed_fleet(), FedAvg(), QUICK) as run:
+        list(run)
+    scores = run.scores()
+    rich = next(c for c in run.cards if len(c.modalities) == 3)
+    assert set(scores[scores["client"] == rich.id]["subset"]) == {"m0+m1+m2", "m0", "m1", "m2"}
+    with Run(mixed_fleet(), FedAvg(), replace(QUICK, eval_subsets="own")) as run:
+        list(run)
+    assert run.scores()["own"].all()
+
+
+def test_unsampled_clients_are_scored_with_the_new_model() -> None:
+    """Evaluation has a receive step of its own, so nobody is judged with stale weights."""
+    plan = Plan(rounds=1, cohort=1, workers=1)
+    with Run(mixed_fleet(), FedAvg(lr=0.5), plan) as run:
+        (record,) = list(run)
+        asks: list[Any] = []
+        mock = Mock(run.backend)
+        run.backend, run.plan = mock, replace(plan, rounds=2)
+        list(run)
+        asks = [ask for ask in mock.asks if ask.kind == "evaluate"]
+    assert len(asks) == 5
+    assert len(record.cohort) == 1
+
+
+def test_data_frames() -> None:
+    with Run(mixed_fleet(), FedAvg(), QUICK) as run:
+        list(run)
+    records = run.records()
+    assert list(records["round"]) == [1, 2, 3]
+    assert "test.accuracy" in records
+    assert isinstance(run.links(), pd.DataFrame)
+    per_round = run.links().groupby("round")["payload"].sum()
+    assert list(per_round) == list(records["bytes_up"] + records["bytes_down"])
+
+
+def test_the_folder_holds_everything(tmp_path: Path) -> None:
+    with Run(mixed_fleet(), FedAvg(), QUICK, folder=tmp_path / "r", config="seed = 0\n") as run:
+        list(run)
+    names = {path.name for path in (tmp_path / "r").iterdir()}
+    assert {"config.toml", "environment.json", "fleet.json", "records.jsonl"} <= names
+    assert {"scores", "links", "checkpoint.safetensors", "clients"} <= names
+    lines = (tmp_path / "r" / "records.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(line)["round"] for line in lines] == [1, 2, 3]
+    fleet = json.loads((tmp_path / "r" / "fleet.json").read_text("utf-8"))
+    assert [c["id"] for c in fleet["clients"]] == [0, 1, 2, 3, 4]
+    assert not list((tmp_path / "r").rglob("*.partial"))
+
+
+def test_old_client_states_are_removed(tmp_path: Path) -> None:
+    """The disk holds one private state per client, however many rounds were run."""
+    for every in (1, 2):
+        folder = tmp_path / str(every)
+        plan = replace(QUICK, rounds=5, checkpoint_every=every)
+        with Run(mixed_fleet(), make("local"), plan, folder=folder) as run:
+            list(run)
+        assert len(list((folder / "clients").iterdir())) == 5
+
+
+def test_resume_needs_only_the_folder_and_drops_what_came_after_the_checkpoint(
+    tmp_path: Path,
+) -> None:
+    plan = replace(QUICK, rounds=5, checkpoint_every=2, eval_every=1)
+    with Run(mixed_fleet(), make("fedper"), plan, folder=tmp_path / "whole") as whole:
+        list(whole)
+    run = Run(mixed_fleet(), make("fedper"), plan, folder=tmp_path / "cut")
+    rounds = iter(run)
+    for _ in range(3):
+        next(rounds)
+    run.backend.close()  # a crash after round 3: nothing is saved on the way out
+    with (tmp_path / "cut" / "records.jsonl").open("a") as file:
+        file.write('{"round": 4, "coh')  # cut short in the middle of a line
+    with Run(mixed_fleet(), make("fedper"), plan, folder=tmp_path / "cut") as again:
+        assert again.round == 2
+        list(again)
+    assert encode(again.server).data == encode(whole.server).data
+    assert again.scores().equals(whole.scores())
+    assert again.links().equals(whole.links())
+    old, new = whole.records(), again.records()
+    same = [c for c in old.columns if not c.startswith("seconds")]
+    pd.testing.assert_frame_equal(old[same], new[same])
+
+
+def test_a_finished_run_resumes_to_nothing(tmp_path: Path) -> None:
+    with Run(mixed_fleet(), FedAvg(), QUICK, folder=tmp_path) as run:
+        list(run)
+    with Run(mixed_fleet(), FedAvg(), QUICK, folder=tmp_path) as again:
+        assert list(again) == []
+        assert len(again.history) == 3
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    with Run(mixed_fleet(), FedAvg(), QUICK, folder=tmp_path) as run:
+        list(run)
+    path = tmp_path / "checkpoint.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(CommunisError, match=r"checkpoint\.safetensors is not readable"):
+        Run(mixed_fleet(), FedAvg(), QUICK, folder=tmp_path)
+
+
+def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+    (tmp_path / "records.jsonl").write_text("nonsense\n{}\n")
+    with pytest.raises(CommunisError, match=r"records\.jsonl:1"):
+        RunFolder(tmp_path).records()
+
+
+def test_lost_client_state_is_named(tmp_path: Path) -> None:
+    with Run(mixed_fleet(), make("local"), QUICK, folder=tmp_path) as run:
+        next(iter(run))
+    for path in (tmp_path / "clients").iterdir():
+        path.unlink()
+    with (
+        Run(mixed_fleet(), make("local"), QUICK, folder=tmp_path) as run,
+        pytest.raises(CommunisError, match="private state of client 0 is gone"),
+    ):
+        list(run)
+
+
+@dataclass(frozen=True)
+class Settling(FedAvg):
+    """FedAvg that does work after the exchange: remembers the norm of the new common model."""
+
+    def settle(self, client: Client, state: State, down: Down) -> State:
+        return state | {"fusion.shared.bias": down.w["fusion.shared.bias"]}
+
+
+def test_settle_runs_after_the_exchange_with_the_new_downlink(tmp_path: Path) -> None:
+    with Run(mixed_fleet(), Settling(), replace(QUICK, rounds=1), folder=tmp_path) as run:
+        mock = Mock(run.backend)
+        run.backend = mock
+        (record,) = list(run)
+    kinds = [ask.kind for ask in mock.asks]
+    assert kinds.count("settle") == 5
+    plain = Run(mixed_fleet(), FedAvg(), replace(QUICK, rounds=1))
+    with plain:
+        (once,) = list(plain)
+    assert record.bytes_down == 2 * once.bytes_down  # the second downlink is billed
+    assert record.bytes_up == once.bytes_up
+    new = run.server.w["fusion.shared.bias"]
+    state = State({"x": new})
+    assert torch.isfinite(state["x"]).all()
+
+
+def test_the_callers_random_state_and_threads_are_untouched() -> None:
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
+    legacy = np.random.get_state()[1].copy()  # noqa: NPY002 - the global state is what is watched
+    with Run(mixed_fleet(), FedAvg(), QUICK) as run:
+        list(run)
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.get_num_threads() == threads
+    assert (legacy == np.random.get_state()[1]).all()  # noqa: NPY002
