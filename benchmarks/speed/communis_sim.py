@@ -1,9 +1,9 @@
 """communis on the reference workloads, through its public API: communis_sim.py W1|W2|W3 [rounds].
 
-Prints the same JSON row as the peers' scripts. The workloads are defined in workload.py beside those
-scripts; $PEERS says where that is (default: ../shared/peers beside the repository). The same windows
-are trained in the same batch order from the same cohorts as the peers do; `--check` compares the
-result with a plain PyTorch loop.
+Prints the same JSON row as the peers' scripts. The workloads are defined in workload.py beside
+those scripts; $PEERS says where that is (default: ../shared/peers beside the repository). The same
+windows are trained in the same batch order from the same cohorts as the peers do; `--check`
+compares the result with a plain PyTorch loop.
 """
 
 import time
@@ -66,7 +66,7 @@ def make_run(w, rounds, workers=2):
 
 
 def check(w, rounds=1):
-    """The largest difference of a parameter to the plain loop after `rounds`, relative to its scale."""
+    """The largest difference of a parameter to the plain loop's, relative to its scale."""
     run = make_run(w, rounds)
     net = workload.initial_model()
     names = list(MODALITIES)

@@ -1,4 +1,4 @@
-"""The command line: run, compare, resume, report, methods, data."""
+"""The command line: run, compare, resume, report, methods, data, extras."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import importlib
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -18,8 +19,8 @@ from communis import plugins
 from communis.compare import collect, rows
 from communis.config import Config
 from communis.core import CommunisError
+from communis.extras import EXTRAS, command
 from communis.fleet import Fleet
-from communis.local import Recipe
 from communis.report import page
 from communis.run import Run
 from communis.terminal import Display, Stop, comparison, err, out, say, stop_after_round
@@ -31,6 +32,23 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        out.print(f"communis {version('communis')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Train models across fleets whose devices sense differently."""
+
+
 data_app = typer.Typer(help="Datasets: what there is and what is installed.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
@@ -175,6 +193,19 @@ def methods(
     out.print("\nSettings of one: communis methods NAME")
 
 
+@app.command()
+def extras(json: Json = False) -> None:
+    """List the optional parts, what they are for and which are installed."""
+    if json:
+        return say({"event": "extras", "extras": {n: e.installed for n, e in EXTRAS.items()}})
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("extra", "installed", "for", "install with"):
+        table.add_column(column)
+    for name, extra in EXTRAS.items():
+        table.add_row(name, "yes" if extra.installed else "no", extra.purpose, command(name))
+    out.print(table)
+
+
 @data_app.command("list")
 def data_list(json: Json = False) -> None:
     """List the datasets, whether they are installed here, and their licence."""
@@ -185,11 +216,11 @@ def data_list(json: Json = False) -> None:
     for name in plugins.names("data"):
         module = importlib.import_module(f"communis.data.{name}")
         here, place = _installed(module)
-        text = (module.__doc__ or "").split("\n")[0].partition(": ")[2]
+        text = " ".join((module.__doc__ or "").partition(": ")[2].partition(".")[0].split())
         entries.append(
             {"dataset": name, "here": here, "where": place, "licence": module.LICENCE, "what": text}
         )
-        table.add_row(name, place if here else f"no: {place}", module.LICENCE, text)
+        table.add_row(name, "yes" if here else f"no: {place}", module.LICENCE, text)
     if json:
         say({"event": "data", "datasets": entries})
     else:
@@ -201,7 +232,7 @@ def main() -> None:
     try:
         app()
     except CommunisError as error:
-        err.print(f"error: {error}", style="red", markup=False)
+        err.print(f"error: {error}", style="red")
         sys.exit(2)
     except KeyboardInterrupt:
         err.print("stopped; what was finished is saved")
@@ -297,17 +328,18 @@ def _about(kind: type) -> str:
 
 def _method(name: str, json: bool) -> None:
     kind = plugins.find("methods", name)
-    shared = {f.name for f in fields(Recipe)}
+    found = plugins.settings(kind)
     if json:
-        settings = {f.name: str(f.default) for f in fields(kind)}
-        return say({"event": "method", "method": name, "settings": settings})
-    module = importlib.import_module(kind.__module__)
-    out.print((module.__doc__ or "").strip(), markup=False)
+        about = {
+            key: {"default": default, "meaning": text} for key, (default, text) in found.items()
+        }
+        return say({"event": "method", "method": name, "settings": about})
+    out.print((importlib.import_module(kind.__module__).__doc__ or "").strip())
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("setting", "default", ""):
+    for column in ("setting", "default", "meaning"):
         table.add_column(column)
-    for f in fields(kind):
-        table.add_row(f"method.{f.name}", repr(f.default), "" if f.name in shared else "its own")
+    for key, (default, text) in found.items():
+        table.add_row(f"method.{key}", repr(default), text)
     out.print()
     out.print(table)
 
@@ -319,7 +351,7 @@ def _installed(module: object) -> tuple[bool, str]:
     try:
         return True, str(location())
     except CommunisError:
-        return False, f"pip install 'communis[{getattr(module, 'EXTRA', '')}]'"
+        return False, command(getattr(module, "EXTRA", ""))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ class Recipe:
     batch: int = 32  # windows per step
     optimizer: OptimizerName = "sgd"  # its state starts afresh every round
     momentum: float = 0.0  # sgd only
-    weight_decay: float = 0.0
+    weight_decay: float = 0.0  # L2, decoupled in adamw
     max_steps: int = 0  # stop after so many steps per round; 0: whole epochs
 
     def __post_init__(self) -> None:

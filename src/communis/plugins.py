@@ -7,7 +7,9 @@ import difflib
 import importlib
 import inspect
 import pkgutil
+import re
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from communis.core import CommunisError
@@ -50,3 +52,13 @@ def nearest(
     """A hint at the choice that is spelled most like `word`; empty if none is near."""
     close = difflib.get_close_matches(word, choices, n=1)
     return say(close[0]) if close else ""
+
+
+def settings(kind: type[Any]) -> dict[str, tuple[Any, str]]:
+    """A plug-in's settings: default and meaning, the latter from the comment behind each field."""
+    meanings: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if is_dataclass(base):
+            found = re.findall(r"^    (\w+): [^=\n]+= .*?  # (.+)$", inspect.getsource(base), re.M)
+            meanings |= dict(found)
+    return {f.name: (f.default, meanings.get(f.name, "")) for f in fields(kind)}

@@ -19,8 +19,9 @@ from communis.compare import Row
 from communis.exchange import RoundRecord
 from communis.report.page import kilobytes, number, versus
 
-out = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+# No markup: a pip command such as communis[watch] is meant as it stands.
+out = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 110)
+err = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 
 class Display:
@@ -74,7 +75,7 @@ class Display:
                 seconds = f"{record.seconds:.2f} s/round"
                 out.print(f"{self._label}  round {record.round}/{rounds}  {note}  {seconds}")
         for client, reason in record.refused:
-            err.print(f"[yellow]round {record.round}: client {client} refused:[/] {reason}")
+            err.print(f"round {record.round}: client {client} refused: {reason}", style="yellow")
 
     def _update(self, note: str) -> None:
         if self._bar is not None and self._task is not None:

@@ -1,7 +1,7 @@
 """One small run per method, with its numbers on file: a change of behaviour cannot go unnoticed.
 
 Numbers are compared with a tolerance, because matrix libraries differ between processors.
-After a change that is meant: `COMMUNIS_GOLDEN=write pytest tests/golden`, and say why in the commit.
+After a change that is meant: `COMMUNIS_GOLDEN=write pytest tests/golden`; the commit says why.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def test_numbers_are_those_on_file(name: str) -> None:
     found = measure(name)
     golden = json.loads(FILE.read_text("utf-8")) if FILE.exists() else {}
     if os.environ.get("COMMUNIS_GOLDEN") == "write":
-        FILE.write_text(json.dumps({**golden, name: found}, indent=1, sort_keys=True) + "\n", "utf-8")
+        text = json.dumps({**golden, name: found}, indent=1, sort_keys=True)
+        FILE.write_text(text + "\n", "utf-8")
         return
     expected = golden[name]
     assert found["bytes_up"] == expected["bytes_up"]

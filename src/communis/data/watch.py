@@ -18,6 +18,7 @@ import numpy as np
 from communis.core import CommunisError
 from communis.data.recording import Dataset, Recording
 from communis.data.windows import Windows, cut
+from communis.extras import command
 from communis.streams import Streams
 
 LICENCE = "BSD-3-Clause"
@@ -46,7 +47,7 @@ def location() -> Path:
     except PackageNotFoundError:
         raise CommunisError(
             "the watch recordings are inside the seglearn package, which is not installed: "
-            "pip install 'communis[watch]'"
+            f"{command(EXTRA)}"
         ) from None
 
 

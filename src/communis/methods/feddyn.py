@@ -46,7 +46,7 @@ class Up:
 class FedDyn(Recipe, Method[Server, Private, Down, Up]):
     """A dynamic regulariser makes the clients' optima agree with the common one."""
 
-    alpha: float = 0.1
+    alpha: float = 0.1  # weight of the dynamic regulariser
 
     def __post_init__(self) -> None:
         super().__post_init__()

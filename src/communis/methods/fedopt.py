@@ -39,11 +39,11 @@ class Up:
 class FedOpt(Recipe, Method[Server, State, Down, Up]):
     """The server treats the mean client update as a gradient and takes an adaptive step with it."""
 
-    server: Literal["adam", "yogi"] = "adam"
-    lr_server: float = 0.01  # eta
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3
+    server: Literal["adam", "yogi"] = "adam"  # the server's optimiser
+    lr_server: float = 0.01  # eta, the server's learning rate
+    beta1: float = 0.9  # decay of m
+    beta2: float = 0.99  # decay of v
+    tau: float = 1e-3  # adaptivity
 
     def start_server(self, fleet: FleetView) -> Server:
         return Server(

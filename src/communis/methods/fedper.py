@@ -15,7 +15,7 @@ from communis.methods.fedavg import FedAvg
 class FedPer(FedAvg):
     """Base layers are averaged, personalisation layers never leave the client."""
 
-    personal: tuple[str, ...] = ("head.",)  # path prefixes
+    personal: tuple[str, ...] = ("head.",)  # path prefixes that stay with the client
 
     def shares(self, path: str) -> bool:
         return super().shares(path) and not path.startswith(self.personal)

@@ -64,7 +64,7 @@ class FedProto(Recipe, Method[Server, Private, Down, Up]):
     """Clients share class prototypes, never parameters: any mix of models with one embedding
     size."""
 
-    lam: float = 1.0
+    lam: float = 1.0  # weight of the distance to the prototypes
     inference: Literal["head", "prototype"] = (
         "head"  # by the client's head, or by the nearest prototype
     )

@@ -18,7 +18,7 @@ from communis.state import State
 class FedProx(FedAvg):
     """FedAvg whose clients are held near the common model by mu/2 |w - w_t|^2. mu = 0 is FedAvg."""
 
-    mu: float = 0.01
+    mu: float = 0.01  # weight of the proximal term
 
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
         def adjust(model: Model) -> None:  # gradient of mu/2 |w - w_t|^2

@@ -21,7 +21,7 @@ class FedRep(FedPer):
     """The head is fitted to the received representation first, then the representation to the head;
     only the latter is shared."""
 
-    head_epochs: int = 5  # tau
+    head_epochs: int = 5  # tau, passes for the head before the representation trains
 
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
         phi = self.shared(client.card.params)

@@ -34,8 +34,8 @@ class Moon(Recipe, Method[Server, Private, Down, Up]):
     """FedAvg whose clients keep their representation near the common model's and away from their
     own last one."""
 
-    mu: float = 1.0
-    tau: float = 0.5
+    mu: float = 1.0  # weight of the contrast
+    tau: float = 0.5  # temperature
 
     def start_server(self, fleet: FleetView) -> Server:
         return Server(w=fleet.params)

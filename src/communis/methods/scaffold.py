@@ -45,7 +45,7 @@ class Up:
 class Scaffold(Recipe, Method[Server, Private, Down, Up]):
     """Control variates take the client drift out of every local step. Twice the bytes of FedAvg."""
 
-    lr_server: float = 1.0  # eta_g
+    lr_server: float = 1.0  # eta_g, the server's learning rate
 
     def __post_init__(self) -> None:
         super().__post_init__()
