@@ -7,6 +7,7 @@ method (frozen settings) -----+--> run: down -> adopt -> local -> Up -> aggregat
 topology, backend ------------+
 """
 
+from communis.config import load
 from communis.core import (
     Batch,
     Card,
@@ -50,4 +51,5 @@ __all__ = [
     "Streams",
     "Task",
     "Windows",
+    "load",
 ]

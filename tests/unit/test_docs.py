@@ -1,0 +1,44 @@
+"""The code that users read first runs as it stands, and what documents name exists."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from communis.config import load
+from communis.plugins import names
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, re.S))
+def test_python_blocks_of_the_readme(
+    block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len(block.strip().splitlines()) <= 20
+    exec(compile(block, "README.md", "exec"), {})
+
+
+def test_toml_block_of_the_readme(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```toml\n(.*?)```", README, re.S)
+    path = tmp_path / "readme.toml"
+    path.write_text(block)
+    assert load(str(path)).make_fleet()
+    assert tomllib.loads(block)["method"]["name"] == "fedproto"
+
+
+def test_every_method_has_a_page() -> None:
+    for name in names("methods"):
+        text = (ROOT / "docs" / "methods" / f"{name}.md").read_text("utf-8")
+        assert "eviation" in text
+
+
+def test_links_in_documents_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text("utf-8")):
+            assert (page.parent / target).exists(), f"{page}: {target}"
