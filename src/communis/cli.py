@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from rich.table import Table
 
 from communis import config as configs
 from communis import plugins
-from communis.compare import collect, rows
+from communis.compare import collect, metrics, rows
 from communis.config import Config
 from communis.core import CommunisError
 from communis.extras import EXTRAS, command
@@ -258,10 +259,12 @@ def _carry_out(jobs: Sequence[Job], metric: str, quiet: bool, json: bool) -> Non
 
 def _perform(job: Job, fleet: Fleet, display: Display, stop: Stop) -> None:
     config = job.config
+    cores = os.cpu_count() or 1 if config.run.device == "cpu" else 1
+    plan = replace(config.run, workers=config.run.workers or cores)
     with Run(
         fleet,
         config.make_method(),
-        config.run,
+        plan,
         folder=job.folder,
         config=config.to_toml(),
         topology=config.make_topology(fleet),
@@ -285,6 +288,9 @@ def _conclude(
 ) -> None:
     """Prints the table and writes the report."""
     runs = collect(folders)
+    if not metrics(runs):
+        err.print(f"nothing to score: no client has test windows; records are in {folders[0]}")
+        return
     chosen = metric or page.default_metric(runs)
     table = rows(runs, chosen)
     path = page.write(runs, (home or folders[0]) / "report.html", chosen, f"communis: {title}")

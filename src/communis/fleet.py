@@ -50,6 +50,13 @@ class Fleet:
     def __post_init__(self) -> None:
         if self.client_of is None:
             object.__setattr__(self, "client_of", by_owner(self.windows))
+        for suite in dict.fromkeys(map(tuple, self.suites)):
+            unknown = [m for m in suite if m not in self.windows.inputs]
+            if unknown or not suite or list(suite) != sorted(set(suite)):
+                raise CommunisError(
+                    f"sensors {list(suite)} of a client: expected a sorted choice of "
+                    f"{list(self.windows.modalities)}"
+                )
         clients = int(self._client_of.max(initial=-1)) + 1
         if clients > len(self.suites):
             raise CommunisError(
@@ -252,7 +259,8 @@ class BoundFleet:
             here = windows.present[m][rows] if m in windows.present else np.ones(len(x), bool)
             inputs[m], present[m] = self._prepare(x, np.asarray(here), split)
         windows.release()
-        target = torch.from_numpy(np.array(windows.target[rows]))
+        kind = np.int64 if np.issubdtype(windows.target.dtype, np.integer) else np.float32
+        target = torch.from_numpy(np.array(windows.target[rows], kind))
         return _splits(TensorSamples(inputs, present, target.to(self.device)), split)
 
     def _prepare(self, x: Array, present: Array, split: Array) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,6 +3,7 @@ body of the loop."""
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import tempfile
 import time
@@ -50,7 +51,7 @@ class Plan:
     eval_clients: int = 0  # evaluate so many clients, drawn anew each time; 0: all
     eval_subsets: Literal["own", "each"] = "each"  # score all own modalities, and each one alone
     checkpoint_every: int = 1  # rounds between checkpoints
-    workers: int = 0  # processes; 0: one per core, 1: only this one; the numbers do not change
+    workers: int = 0  # processes; 1: only this one, 0: one per core where that is safe to assume
     device: str = "cpu"  # cpu, cuda or mps (the last two are written for, but untried)
     max_message_mb: int = MAX_BYTES >> 20  # a client's message over this is refused
 
@@ -143,7 +144,8 @@ class Run:
             servers = {
                 f"{a}:{k}": t for a, s in self.servers.items() for k, t in flatten(s).items()
             }
-            self.folder.save(self.round, servers | {"clients": torch.from_numpy(self._since)})
+            tensors = servers | {"clients": torch.from_numpy(self._since)}
+            self.folder.save(self.round, self._experiment(), tensors)
         self._saved = self.round
         self.backend.commit(self._states())
 
@@ -300,9 +302,16 @@ class Run:
     def _states(self) -> dict[int, int]:
         return {int(i): int(self._since[i]) for i in np.flatnonzero(self._since >= 0)}
 
+    def _experiment(self) -> str:
+        """A digest of everything that must be the same for a checkpoint to be continued; the plan
+        may change, for instance to go on for more rounds."""
+        cards = [(c.id, c.modalities, c.samples, c.model) for c in self.cards]
+        parts = (self.method, self.topology, self._streams, self._fleet.fleet.normalise, cards)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
     def _restore(self) -> int:
         """Continues the folder's checkpoint; its round, or -1 if there is none."""
-        checkpoint = self.folder.load()
+        checkpoint = self.folder.load(self._experiment())
         if checkpoint is None:
             return -1
         by_server: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)

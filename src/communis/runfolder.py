@@ -15,6 +15,7 @@ Files are written under another name and moved into place, so a crash leaves the
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import sys
@@ -79,7 +80,7 @@ class RunFolder:
         scores: Sequence[Scored],
     ) -> None:
         with self._records.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(record)) + "\n")
+            file.write(json.dumps(strict(asdict(record))) + "\n")
         _write_table(
             self.path / "links" / f"{record.round:06d}.parquet", link_rows(record.round, links)
         )
@@ -89,15 +90,17 @@ class RunFolder:
                 score_rows(record.round, scores),
             )
 
-    def save(self, round: int, tensors: Mapping[str, Tensor]) -> None:
+    def save(self, round: int, experiment: str, tensors: Mapping[str, Tensor]) -> None:
+        """experiment: what the checkpoint belongs to; see `load`."""
         contiguous = {
             key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()
         }
-        about = json.dumps({"format": FORMAT, "round": round})  # one entry: their order is not kept
+        # In one entry, because the order of several is not kept.
+        about = json.dumps({"format": FORMAT, "round": round, "experiment": experiment})
         data = safetensors.torch.save(contiguous, {"communis": about})
         replace_file(self._checkpoint, data)
 
-    def load(self) -> Checkpoint | None:
+    def load(self, experiment: str) -> Checkpoint | None:
         """The last checkpoint, with everything that was written after it removed; None if there is
         none."""
         if not self._checkpoint.exists():
@@ -113,6 +116,11 @@ class RunFolder:
         if about["format"] != FORMAT:
             raise CommunisError(
                 f"{self._checkpoint} has format {about['format']}, this version reads {FORMAT}"
+            )
+        if about["experiment"] != experiment:
+            raise CommunisError(
+                f"{self.path} holds a run of another experiment (method, fleet or seed differ): "
+                "choose another folder, or run it as it was"
             )
         self._forget_after(about["round"])
         return Checkpoint(about["round"], tensors)
@@ -134,6 +142,7 @@ class RunFolder:
                 tuple(raw["cohort"]),
                 tuple((c, why) for c, why in raw["refused"]),
             )
+            raw["loss"] = math.nan if raw["loss"] is None else raw["loss"]
             found.append(RoundRecord(**raw))
         return found
 
@@ -145,7 +154,8 @@ class RunFolder:
 
     def _forget_after(self, round: int) -> None:
         kept = [record for record in self.records() if record.round <= round]
-        replace_file(self._records, "".join(json.dumps(asdict(r)) + "\n" for r in kept).encode())
+        lines = (json.dumps(strict(asdict(record))) + "\n" for record in kept)
+        replace_file(self._records, "".join(lines).encode())
         for room in ("scores", "links"):
             for path in (self.path / room).glob("*.parquet"):
                 if int(path.stem) > round:
@@ -199,6 +209,15 @@ def environment() -> dict[str, Any]:
         "torch_cpu": torch.backends.cpu.get_cpu_capability(),
         "versions": versions,
     }
+
+
+def strict(value: Any) -> Any:
+    """The same with NaN and Inf, which JSON does not know, as None."""
+    if isinstance(value, Mapping):
+        return {key: strict(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def replace_file(path: Path, data: bytes) -> None:

@@ -18,6 +18,7 @@ from rich.table import Table
 from communis.compare import Row
 from communis.exchange import RoundRecord
 from communis.report.page import kilobytes, number, versus
+from communis.runfolder import strict
 
 # No markup: a pip command such as communis[watch] is meant as it stands.
 out = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 110)
@@ -83,9 +84,8 @@ class Display:
 
 
 def say(event: dict[str, Any]) -> None:
-    """One line of JSON on standard output; NaN becomes null."""
-    text = json.dumps(event, default=str)
-    print(text.replace("NaN", "null"), flush=True)
+    """One line of strict JSON on standard output."""
+    print(json.dumps(strict(event), default=str), flush=True)
 
 
 def comparison(table: Sequence[Row], metric: str) -> Group:

@@ -69,7 +69,9 @@ def encode(payload: Any) -> Message:
     return Message(safetensors.numpy.save(arrays), sum(a.nbytes for a in arrays.values()))
 
 
-def decode(data: bytes, kind: Any, *, max_bytes: int = MAX_BYTES) -> Any:
+def decode(
+    data: bytes, kind: Any, *, max_bytes: int = MAX_BYTES, device: torch.device | None = None
+) -> Any:
     """The payload of type `kind` that `data` holds; WireError if it holds anything else."""
     if len(data) > max_bytes:
         raise WireError(f"message of {len(data)} bytes is over the limit of {max_bytes}")
@@ -77,6 +79,8 @@ def decode(data: bytes, kind: Any, *, max_bytes: int = MAX_BYTES) -> Any:
         flat = safetensors.torch.load(data)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise WireError(f"not a readable message: {error}") from None
+    if device is not None and device.type != "cpu":
+        flat = {key: tensor.to(device) for key, tensor in flat.items()}
     return unflatten(flat, kind)
 
 

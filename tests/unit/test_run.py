@@ -160,6 +160,25 @@ def test_a_finished_run_resumes_to_nothing(tmp_path: Path) -> None:
         assert len(again.history) == 3
 
 
+def test_a_folder_of_another_experiment_is_refused(tmp_path: Path) -> None:
+    with Run(mixed_fleet(), FedAvg(), QUICK, folder=tmp_path) as run:
+        list(run)
+    for fleet, method in ((mixed_fleet(1), FedAvg()), (mixed_fleet(), FedAvg(lr=0.2))):
+        with pytest.raises(CommunisError, match="another experiment"):
+            Run(fleet, method, QUICK, folder=tmp_path)
+    with Run(mixed_fleet(), FedAvg(), replace(QUICK, rounds=4), folder=tmp_path) as longer:
+        assert [record.round for record in longer] == [4]  # more rounds are no other experiment
+
+
+def test_records_are_strict_json(tmp_path: Path) -> None:
+    """A loss that is not a number is null on disk and NaN again when read."""
+    with Run(mixed_fleet(), FedAvg(epochs=0), QUICK, folder=tmp_path) as run:
+        list(run)
+    text = (tmp_path / "records.jsonl").read_text("utf-8")
+    assert "NaN" not in text
+    assert all(np.isnan(record.loss) for record in RunFolder(tmp_path).records())
+
+
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     with Run(mixed_fleet(), FedAvg(), QUICK, folder=tmp_path) as run:
         list(run)

@@ -204,7 +204,7 @@ VIEWS = {
     "whole": lambda x: {"a": x},
     "channels": lambda x: {"a": x[:, :3], "b": x[:, 3:]},
     "strides": lambda x: {"a": x[:, ::2, 5::3], "b": x[:, 1:4, ::-1]},
-    "rows": lambda x: {"a": x[97:900:97], "b": x[900:97:-97]},
+    "rows": lambda x: {"a": x[97:900:97], "b": x[970:97:-97]},
     "axes": lambda x: {"a": x.transpose(0, 2, 1), "b": x.reshape(1000, 5, 2500)},
     "plain array type": lambda x: {"a": np.asarray(x)[:, 2:4]},
 }

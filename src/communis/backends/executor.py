@@ -72,8 +72,9 @@ class Executor:
         if ask.since < 0:
             state = self.method.start_client(client)
         else:
-            state = decode(self.store.read(ask.client, ask.since), self.state_type)
-        down = decode(ask.down, self.down_type)
+            kept = self.store.read(ask.client, ask.since)
+            state = decode(kept, self.state_type, device=self.fleet.device)
+        down = decode(ask.down, self.down_type, device=self.fleet.device)
         state = self.method.adopt(client, state, down)
         if ask.kind == "evaluate":
             with torch.no_grad(), client.streams.torch("evaluation", ask.round, ask.client):

@@ -52,15 +52,16 @@ class InProcess:
         subsets: str = "each",
         start_method: str = "",
     ) -> None:
-        """workers: processes; 1: none besides this one; 0: one per core. states: where private
-        client state lives."""
-        self.workers = workers or (os.cpu_count() or 1 if device == "cpu" else 1)
+        """workers: processes; 1: none besides this one; 0: as many as `default_workers` says.
+        states: where private client state lives."""
+        start_method = start_method or default_start_method(device)
+        self.workers = workers or default_workers(start_method)
         self._scratch = tempfile.TemporaryDirectory(prefix="communis-", dir=_shared_memory())
         self._mail = Path(self._scratch.name)
         self._spare = tempfile.TemporaryDirectory(prefix="communis-states-")
         self._store = StateStore(states or Path(self._spare.name))
         self._job = (fleet, method, self._store.folder, device, subsets)
-        self._context = multiprocessing.get_context(start_method or default_start_method(device))
+        self._context = multiprocessing.get_context(start_method)
         self._pool: list[_Worker] = []
         self._executor: Executor | None = None
         self._cost = {
@@ -242,6 +243,12 @@ def default_start_method(device: str) -> str:
     """fork where it is safe and quick (Linux, CPU); spawn elsewhere, and with accelerators, which
     do not survive a fork."""
     return "fork" if sys.platform == "linux" and device == "cpu" else "spawn"
+
+
+def default_workers(start_method: str) -> int:
+    """One per core; only this process where workers are spawned, because a script that spawns must
+    protect its main module, and not every script does."""
+    return os.cpu_count() or 1 if start_method == "fork" else 1
 
 
 def keep_freed_memory() -> None:

@@ -28,6 +28,7 @@ class TensorSamples:
         return sum(t.numel() * t.element_size() for t in [*self.inputs.values(), self.target])
 
     def batch(self, indices: Tensor) -> Batch:
+        indices = indices.to(self.target.device)
         return Batch(
             {m: x.index_select(0, indices).movedim(-1, 1) for m, x in self.inputs.items()},
             {m: p.index_select(0, indices) for m, p in self.present.items()},

@@ -37,6 +37,17 @@ class Windows:
         lengths |= {f"present.{m}": len(flags) for m, flags in self.present.items()}
         if len(set(lengths.values())) != 1:
             raise CommunisError(f"windows of unequal number: {lengths}")
+        if not len(self.target):
+            raise CommunisError("there are no windows")
+        if not np.isin(np.unique(self.split), (TRAIN, VAL, TEST)).all():
+            raise CommunisError("split must be 0 (train), 1 (validate) or 2 (test)")
+        if self.target.ndim == 1 and self.task.classes:
+            low, high = int(self.target.min()), int(self.target.max())
+            if low < 0 or high >= self.task.classes:
+                raise CommunisError(
+                    f"targets lie between {low} and {high}, but the task has classes 0 to "
+                    f"{self.task.classes - 1}"
+                )
         bad = [m for m in self.inputs if not m.isidentifier()]
         if bad:
             raise CommunisError(

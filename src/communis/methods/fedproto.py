@@ -131,7 +131,7 @@ def prototypes(client: Client, samples: Samples, batch: int = 512) -> Up:
     counts = torch.zeros(client.card.sizes["classes"])
     for indices in torch.split(torch.arange(len(samples)), batch):
         part = samples.batch(indices)
-        y = client.task.labels(part.target)
-        sums.index_add_(0, y, client.model(part).embedding)
+        y = client.task.labels(part.target).cpu()
+        sums.index_add_(0, y, client.model(part).embedding.cpu())
         counts.index_add_(0, y, torch.ones(len(y)))
     return Up(sums, counts)

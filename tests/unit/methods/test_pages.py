@@ -20,7 +20,7 @@ COMMON = {f.name for f in fields(Recipe)}
 
 def table(text: str, heading: str) -> dict[str, object]:
     """name -> default of the settings table under a heading."""
-    section = text.split(f"## {heading}\n")[1].split("\n## ")[0]
+    section = text.split(f"## {heading}\n")[1].split("\n## ", maxsplit=1)[0]
     rows = re.findall(r"^\| `(\w+)` \| `([^`]*)` \|", section, re.MULTILINE)
     return {name: value(default) for name, default in rows}
 
