@@ -168,15 +168,9 @@ class BoundFleet:
             for i, suite in enumerate(fleet.suites)
         ]
         if fleet.pooled:
-            everything = {
-                m: sum(c.samples_by_modality.get(m, 0) for c in cards)
-                for m in fleet.windows.modalities
-            }
-            cards.append(
-                self._card(
-                    clients, fleet.windows.modalities, sum(c.samples for c in cards), everything
-                )
-            )
+            union = tuple(sorted({m for suite in fleet.suites for m in suite}))
+            windows = {m: sum(c.samples_by_modality.get(m, 0) for c in cards) for m in union}
+            cards.append(self._card(clients, union, sum(c.samples for c in cards), windows))
         return cards
 
     @cached_property

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -35,6 +36,10 @@ class Recipe:
     max_steps: int = 0  # stop after so many steps per round; 0: whole epochs
 
     def __post_init__(self) -> None:
+        for name, hint in get_type_hints(type(self)).items():
+            if get_origin(hint) is Literal and getattr(self, name) not in get_args(hint):
+                options = ", ".join(map(repr, get_args(hint)))
+                raise CommunisError(f"{name} must be one of {options}, got {getattr(self, name)!r}")
         if self.lr <= 0 or self.batch < 1 or self.epochs < 0 or self.max_steps < 0:
             raise CommunisError(
                 "lr must be positive, batch at least 1, epochs and max_steps at least 0, got "

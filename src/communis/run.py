@@ -177,11 +177,12 @@ class Run:
             ledger.pool(cohort[0], raw)
         since = self._since.copy()
         answers = self._ask("train", cohort, round, since, self.servers, ledger)
-        received, refused, loss = self._read(answers, ledger)
+        received, refused, loss = self._read(answers, round, since, ledger)
         servers = self._aggregate(cohort, received)
         if type(self.method).settle is not Method.settle:
-            for _ in self._ask("settle", list(received), round, since, servers, ledger):
-                pass
+            for answer in self._ask("settle", list(received), round, since, servers, ledger):
+                if answer.keeps_state:
+                    since[answer.client] = round
         trained = time.perf_counter()
         scores = self._evaluate(round, since, servers)
         record = RoundRecord(
@@ -220,15 +221,12 @@ class Run:
         servers: Mapping[int, Any],
         ledger: Ledger,
     ) -> Iterator[Answer]:
-        """Sends the downlinks, has the clients work, and notes in `since` whose state is new."""
+        """Sends the downlinks and has the clients work, each from its state of round `since`."""
         messages = self._downs(clients, servers)
         for client in clients:
             ledger.down(client, messages[client])
         asks = [Ask(kind, i, round, int(since[i]), messages[i].data) for i in clients]
-        for answer in self.backend.perform(asks):
-            if answer.keeps_state:
-                since[answer.client] = round
-            yield answer
+        return self.backend.perform(asks)
 
     def _downs(self, clients: Sequence[int], servers: Mapping[int, Any]) -> dict[int, Message]:
         """The downlink of every client; one that consists of the same tensors is encoded once."""
@@ -244,10 +242,13 @@ class Run:
         return messages
 
     def _read(
-        self, answers: Iterator[Answer], ledger: Ledger
+        self, answers: Iterator[Answer], round: int, since: Array, ledger: Ledger
     ) -> tuple[dict[int, Any], list[tuple[int, str]], float]:
-        """What was received, by client; who was refused and why; the mean training loss. Messages
-        are read while other clients still work."""
+        """What was received, by client; who was refused and why; the mean training loss.
+
+        Messages are read while other clients still work. For a client whose message was refused
+        or lost the round did not happen: it goes on from the private state it had before.
+        """
         received: dict[int, Any] = {}
         refused, losses = [], []
         for answer in answers:
@@ -262,6 +263,8 @@ class Run:
                 ledger.up(card.id, Message(answer.up, payload))
                 check(up, card)
                 received[card.id] = up
+                if answer.keeps_state:
+                    since[card.id] = round
             except WireError as error:
                 refused.append((card.id, str(error)))
         return received, refused, _mean(losses)

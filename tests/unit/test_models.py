@@ -3,7 +3,7 @@ alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from communis import Batch, Model, State, Streams
+from communis.backends.inprocess import one_thread
 from communis.methods.fedrod import FedRoD
 from communis.models.convpool import ConvPool
 from communis.models.encoders import positions
@@ -37,6 +38,13 @@ BATCHNORM = pytest.mark.xfail(
     strict=True, reason="reported: BatchNorm takes its statistics from masked samples too"
 )
 KINDS_TRAINING = [pytest.param(name, marks=BATCHNORM if "norm" in name else ()) for name in KINDS]
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_worker() -> Iterator[None]:
+    """One thread: quicker for models this small, and what runs use."""
+    with one_thread():
+        yield
 
 
 def inputs(kind: Architecture, channels: Mapping[str, int], size: int = 6, seed: int = 0) -> Batch:

@@ -161,6 +161,25 @@ def test_unequal_lengths_are_refused_with_all_of_them(field: str) -> None:
         Windows(**full)
 
 
+def test_no_windows_at_all_are_refused() -> None:
+    with pytest.raises(CommunisError, match="no windows"):
+        windows(())
+
+
+@pytest.mark.parametrize("bad", [-1, 3])
+def test_a_split_that_is_none_is_refused(bad: int) -> None:
+    with pytest.raises(CommunisError, match="split must be 0"):
+        windows((0, 1, 2, bad))
+
+
+@pytest.mark.parametrize("bad", [-1, 3])
+def test_a_target_outside_the_classes_is_refused_with_the_range(bad: int) -> None:
+    target = np.array([1, bad, 2])
+    found = f"{min(bad, 1)} and {max(bad, 2)}"
+    with pytest.raises(CommunisError, match=f"targets lie between {found}.*classes 0 to 2"):
+        windows((0, 0, 0), target=target)
+
+
 @pytest.mark.parametrize("name", ["left arm", "a.b", "a/b", "1st", "", "a-b"])
 def test_a_modality_that_would_break_paths_is_refused_by_name(name: str) -> None:
     with pytest.raises(CommunisError, match=r"must be identifiers .* got"):

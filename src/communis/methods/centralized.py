@@ -1,23 +1,66 @@
-"""Centralized. All training windows in one place: what a federation could reach if data might
-leave.
+"""Centralized. All training windows in one place: what could be reached if data might leave.
 
 The raw windows are billed as uplink bytes in the first round. Every client's windows are normalised
-as that client would, and a
-modality that a client lacks is marked absent in its windows.
-Deviation: none; there is no paper.
+as that client would, and a modality that a client lacks is marked absent in its windows.
+Deviation: none; there is no paper. Unlike in the federated methods, clients are scored with the
+    pooled model's BatchNorm statistics: they have none of their own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from communis.methods.fedavg import FedAvg
+from torch import Tensor
+
+from communis.core import Card, Client, FleetView, Method, Replies
+from communis.local import Recipe
+from communis.state import State
 
 
 @dataclass(frozen=True)
-class Centralized(FedAvg):
-    """One pooled client trains one model, one pass over the pooled data per round and epoch; every
-    client is then scored with it."""
+class Server:
+    w: State
+    buffers: Mapping[str, Tensor]  # BatchNorm statistics; empty before the first round
+
+
+@dataclass(frozen=True)
+class Down:
+    w: State
+    buffers: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Up:
+    w: State
+    buffers: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Centralized(Recipe, Method[Server, State, Down, Up]):
+    """One pooled client trains one model on everybody's windows; every client is scored with it."""
 
     pools_data: ClassVar[bool] = True
+
+    def start_server(self, fleet: FleetView) -> Server:
+        return Server(w=fleet.params, buffers={})
+
+    def start_client(self, client: Client) -> State:
+        return State.buffers(client.model)
+
+    def down(self, server: Server, card: Card) -> Down:
+        return Down(w=server.w.pick(card.params), buffers=server.buffers)
+
+    def adopt(self, client: Client, state: State, down: Down) -> State:
+        pooled = State(down.buffers).pick(state)
+        (state | pooled | down.w).load_into(client.model)
+        return state
+
+    def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
+        self.train(client)
+        return state, Up(w=State.of(client.model), buffers=State.buffers(client.model))
+
+    def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
+        ((_, up),) = ups.each()  # the pooled client is alone
+        return Server(w=up.w, buffers=up.buffers)

@@ -1,8 +1,9 @@
 """FedBN. Li et al., ICLR 2021, Algorithm 1.
 https://arxiv.org/abs/2102.07623
 
-Deviation: every normalisation layer stays local (path part `norm...`), LayerNorm included; the
-paper has BatchNorm only.
+Deviation: every normalisation layer stays local (its module is called `norm...`), LayerNorm
+    included; the paper has BatchNorm only.
+Deviation: the mean is weighted by samples, as in FedAvg; the paper's is plain (`uniform`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class FedBN(FedAvg):
     client's sensors."""
 
     def shares(self, path: str) -> bool:
-        return super().shares(path) and not any(part.startswith("norm") for part in path.split("."))
+        return super().shares(path) and not is_norm(path)
 
     def start_server(self, fleet: FleetView) -> Server:
         if len(self.shared(fleet.params)) == len(fleet.params):
@@ -28,3 +29,13 @@ class FedBN(FedAvg):
                 "use e.g. models = ['cnn_norm']"
             )
         return super().start_server(fleet)
+
+
+def is_norm(path: str) -> bool:
+    """Whether the path belongs to a normalisation layer; a modality's own name does not count."""
+    parts = path.split(".")
+    if parts[0] == "encoders":
+        parts = parts[2:]
+    elif parts[:2] == ["fusion", "blocks"]:
+        parts = parts[3:]
+    return any(part.startswith("norm") for part in parts)

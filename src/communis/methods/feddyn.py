@@ -4,8 +4,9 @@ https://arxiv.org/abs/2111.04263
 Names follow the paper: theta the model, g_k the client's stored gradient, h the server's, m
 clients, alpha the regulariser.
 Deviation: the local minimisation is `epochs` passes of the local optimiser, as in the paper's
-experiments.
-Deviation: m and |P_t| are counted per parameter path, so clients may lack modalities.
+    experiments.
+Deviation: m and |P_t| are counted per parameter path, so clients may lack modalities; m counts the
+    whole fleet, on a graph too.
 """
 
 from __future__ import annotations

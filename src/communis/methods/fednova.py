@@ -3,6 +3,7 @@ https://arxiv.org/abs/2007.07481
 
 Names follow the paper: x the model, d_i the normalised update, a_1 = |a_i|_1 the accumulated weight
 of the local gradients.
+Deviation: the proximal and server-momentum variants are not offered.
 Deviation: p_i and tau_eff are taken per path over the participating clients that own it.
 """
 

@@ -3,7 +3,7 @@ https://arxiv.org/abs/2003.00295
 
 Names follow the paper: x the model, Delta the pseudo-gradient, m and v its moments, tau the
 adaptivity.
-Deviation: a path that nobody in the cohort owns keeps x, m and v.
+Deviation: a path that nobody in the cohort owns keeps x, m and v. FedAdagrad is not offered.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 
-from communis.core import Card, Client, FleetView, Method, Replies
+from communis.core import Card, Client, CommunisError, FleetView, Method, Replies
 from communis.local import Recipe
 from communis.state import State
 
@@ -44,6 +44,12 @@ class FedOpt(Recipe, Method[Server, State, Down, Up]):
     beta1: float = 0.9  # decay of m
     beta2: float = 0.99  # decay of v
     tau: float = 1e-3  # adaptivity
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        betas = 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1
+        if self.lr_server <= 0 or self.tau <= 0 or not betas:
+            raise CommunisError("fedopt needs lr_server and tau > 0 and beta1, beta2 in [0, 1)")
 
     def start_server(self, fleet: FleetView) -> Server:
         return Server(

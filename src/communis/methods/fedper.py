@@ -2,13 +2,15 @@
 https://arxiv.org/abs/1912.00818
 
 Deviation: the personalisation layers are named by path prefix; by default the head.
+Deviation: the personal layers of all clients start from the same values.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from communis.methods.fedavg import FedAvg
+from communis.core import CommunisError, FleetView
+from communis.methods.fedavg import FedAvg, Server
 
 
 @dataclass(frozen=True)
@@ -18,4 +20,13 @@ class FedPer(FedAvg):
     personal: tuple[str, ...] = ("head.",)  # path prefixes that stay with the client
 
     def shares(self, path: str) -> bool:
-        return super().shares(path) and not path.startswith(self.personal)
+        return super().shares(path) and not path.startswith(tuple(self.personal))
+
+    def start_server(self, fleet: FleetView) -> Server:
+        shared = self.shared(fleet.params)
+        if not 0 < len(shared) < len(fleet.params):
+            raise CommunisError(
+                f"personal = {list(self.personal)} leaves {len(shared)} of {len(fleet.params)} "
+                "paths shared: name prefixes such as 'head.' or 'fusion.'"
+            )
+        return super().start_server(fleet)

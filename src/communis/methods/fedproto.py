@@ -6,6 +6,7 @@ the regulariser.
 Deviation: Equation 6 divides the sample-weighted mean by the number of clients once more, which
 would shrink prototypes; we
     take the sample-weighted mean itself. It travels as sums and counts, which add up.
+Deviation: a class nobody in the cohort has keeps its last prototype; one without any has no pull.
 Deviation: the regulariser is the squared distance of each sample's embedding to its class
 prototype, averaged over dimensions.
 """
@@ -69,6 +70,11 @@ class FedProto(Recipe, Method[Server, Private, Down, Up]):
         "head"  # by the client's head, or by the nearest prototype
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.lam < 0:
+            raise CommunisError(f"fedproto needs lam >= 0, got {self.lam}")
+
     def start_server(self, fleet: FleetView) -> Server:
         sizes = sorted({card.sizes["embedding"] for card in fleet.cards})
         if not fleet.task.classes or fleet.task.classes != fleet.task.outputs:
@@ -116,7 +122,7 @@ class FedProto(Recipe, Method[Server, Private, Down, Up]):
         if self.inference == "head" or not bool((state.n > 0).any()):
             return output.prediction
         distance = torch.cdist(output.embedding, state.C)
-        return (-distance).masked_fill(state.n == 0, -torch.inf)
+        return (-distance).masked_fill(state.n == 0, -1e4)  # finite, so that scores stay numbers
 
     def _model(self, client: Client) -> State:
         return State.of(client.model) | State.buffers(client.model)

@@ -3,13 +3,15 @@ https://arxiv.org/abs/1812.06127
 
 Names follow the paper: w the model, mu the proximal weight.
 Deviation: the inexactness gamma of the local solver is not set; each client trains `epochs` passes.
+Deviation: clients are sampled uniformly and weighted by samples, as in FedAvg; the paper samples by
+    weight and takes the plain mean (`uniform`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from communis.core import Client, Model
+from communis.core import Client, CommunisError, Model
 from communis.methods.fedavg import Down, FedAvg, Up
 from communis.state import State
 
@@ -19,6 +21,11 @@ class FedProx(FedAvg):
     """FedAvg whose clients are held near the common model by mu/2 |w - w_t|^2. mu = 0 is FedAvg."""
 
     mu: float = 0.01  # weight of the proximal term
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mu < 0:
+            raise CommunisError(f"fedprox needs mu >= 0, got {self.mu}")
 
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
         def adjust(model: Model) -> None:  # gradient of mu/2 |w - w_t|^2

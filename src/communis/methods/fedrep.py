@@ -2,6 +2,8 @@
 https://arxiv.org/abs/2102.07078
 
 Names follow the paper: phi the shared representation, h the local head.
+Deviation: the mean is weighted by samples, as in FedAvg; the paper's is plain (`uniform`).
+Deviation: both phases go through the windows in the same order.
 Deviation: head and representation train for whole epochs, as in the paper's experiments, instead of
 single gradient steps.
 """

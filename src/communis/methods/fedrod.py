@@ -2,6 +2,7 @@
 https://arxiv.org/abs/2107.00778
 
 Names follow the paper: G-head shared, P-head personal.
+Deviation: the personalised head is linear; the paper's hypernetwork variant is not offered.
 Deviation: the class-balanced loss of the G-head is balanced softmax (Ren et al. 2020), one of the
 paper's options.
 """

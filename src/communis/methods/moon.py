@@ -4,6 +4,7 @@ https://arxiv.org/abs/2103.16257
 Names follow the paper: z, z_glob, z_prev representations under the current, the received and the
 last local model.
 Deviation: the representation is the model's embedding; no projection head is added.
+Deviation: the two models of the contrast run in evaluation mode.
 Deviation: in a client's first round its last local model is the received one, so the contrast is
 constant.
 """
@@ -17,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from communis.core import Batch, Card, Client, FleetView, Method, Output, Replies
+from communis.core import Batch, Card, Client, CommunisError, FleetView, Method, Output, Replies
 from communis.local import Recipe
 from communis.methods.fedavg import Down, Server, Up
 from communis.state import State
@@ -36,6 +37,11 @@ class Moon(Recipe, Method[Server, Private, Down, Up]):
 
     mu: float = 1.0  # weight of the contrast
     tau: float = 0.5  # temperature
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mu < 0 or self.tau <= 0:
+            raise CommunisError(f"moon needs mu >= 0 and tau > 0, got {self.mu} and {self.tau}")
 
     def start_server(self, fleet: FleetView) -> Server:
         return Server(w=fleet.params)

@@ -2,7 +2,8 @@
 https://arxiv.org/abs/1910.06378
 
 Names follow the paper: x global model, y local model, c and c_i control variates, N clients.
-Deviation: |S| and N are counted per parameter path, so clients may lack modalities.
+Deviation: |S| and N are counted per parameter path, so clients may lack modalities; N counts the
+    whole fleet, on a graph too.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class Scaffold(Recipe, Method[Server, Private, Down, Up]):
                 "scaffold's control variates assume plain SGD: "
                 "set optimizer = 'sgd' and momentum = 0"
             )
+        if self.lr_server <= 0:
+            raise CommunisError(f"scaffold needs lr_server > 0, got {self.lr_server}")
 
     def start_server(self, fleet: FleetView) -> Server:
         N = State({path: torch.tensor(float(max(1, fleet.holders(path)))) for path in fleet.params})
@@ -79,7 +82,9 @@ class Scaffold(Recipe, Method[Server, Private, Down, Up]):
 
         done = self.train(client, adjust=adjust)
         y = State.of(client.model)
-        c_new = c_i - down.c + (down.x - y) / (max(1, done.steps) * self.lr)  # line 12
+        c_new = c_i
+        if done.steps:
+            c_new = c_i - down.c + (down.x - y) / (done.steps * self.lr)  # line 12
         return Private(c_new, State.buffers(client.model)), Up(
             dy=y - down.x, dc=c_new - c_i
         )  # line 13

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from communis import Batch, CommunisError, FedAvg
+from communis import Batch, CommunisError, FedAvg, Plan, Run
 from communis.data.windows import TRAIN
 from communis.methods.centralized import Centralized
+from tests.fleets import make, mixed_fleet
 from tests.unit.methods.tiny import (
     MIXED,
     SMALL,
@@ -140,3 +141,25 @@ def test_modality_of_one_client() -> None:
 def test_refuses_mixed_models() -> None:
     with pytest.raises(CommunisError, match="Centralized averages parameters"):
         ran(fleet(models=(SMALL, "cnn_small")), Centralized())
+
+
+def test_clients_are_scored_with_the_pooled_batch_statistics() -> None:
+    """Clients never train, so statistics of their own would be those of an untrained model."""
+    run = Run(mixed_fleet(), make("centralized"), Plan(rounds=2, workers=1, eval_every=0))
+    with run:
+        list(run)
+    bound = mixed_fleet().bind(run.method)
+    client = bound.client(0, 3, fresh=True)
+    down = run.method.down(run.server, client.card)
+    run.method.adopt(client, run.method.start_client(client), down)
+    means = [t for path, t in client.model.by_path[1].items() if path.endswith("running_mean")]
+    assert means
+    assert all(bool(mean.abs().sum() > 0) for mean in means)
+
+
+def test_a_modality_that_nobody_owns_is_left_out() -> None:
+    """The data may hold more sensors than the fleet."""
+    fleet = mixed_fleet(suites=[("m0",)] * 5)
+    with Run(fleet, make("centralized"), Plan(rounds=1, workers=1)) as run:
+        list(run)
+    assert run.cards[-1].modalities == ("m0",)

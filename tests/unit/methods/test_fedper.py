@@ -66,11 +66,11 @@ def test_first_round_base_is_fedavgs() -> None:
     assert same(base, {k: t for k, t in whole.items() if not personal(k)})
 
 
-def test_nothing_personal_is_fedavg() -> None:
-    assert same(
-        play(mixed(), FedPer(lr=0.3, personal=()), rounds=2).server.w,
-        play(mixed(), FedAvg(lr=0.3), rounds=2).server.w,
-    )
+@pytest.mark.parametrize("personal", [(), ("hed.",), ("head.", "fusion.", "encoders.")])
+def test_nothing_personal_or_nothing_shared_is_refused(personal: tuple[str, ...]) -> None:
+    """A mistyped prefix would silently be FedAvg."""
+    with pytest.raises(CommunisError, match=r"name prefixes such as 'head\.'"):
+        play(mixed(), FedPer(lr=0.3, personal=personal))
 
 
 def test_other_personal_layers() -> None:
