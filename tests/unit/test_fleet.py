@@ -278,11 +278,12 @@ def test_the_pooled_client_holds_everybodys_windows_and_trains_alone() -> None:
     assert bool(one.model(one.train.batch(torch.arange(6))).prediction.isfinite().all())
 
 
-@pytest.mark.xfail(strict=True, raises=KeyError, reason="reported: a modality that nobody owns")
-def test_the_pool_of_clients_that_all_lack_a_modality_can_train() -> None:
+def test_the_pool_knows_the_modalities_that_somebody_owns_and_no_other() -> None:
     fleet = Fleet.of(three(), suites=[("a",)] * 3, models=(TINY,)).pool()
-    one = fleet.bind(Centralized()).client(3, 1)
-    one.model(one.train.batch(torch.arange(2)))
+    one = fleet.bind(Centralized()).client(3, 1, fresh=True)
+    assert one.card.modalities == ("a",)
+    assert dict(one.card.samples_by_modality) == {"a": 6}
+    assert one.model(one.train.batch(torch.arange(2))).prediction.shape == (2, 3)
 
 
 def test_initial_parameters_cover_every_path_once_in_sorted_order() -> None:
@@ -425,7 +426,7 @@ def test_the_cache_saves_work_while_there_is_room() -> None:
 def test_the_least_recently_used_client_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     data = windows((0,) * 9, owner=np.repeat(range(3), 3).tolist())
     fleet = bound(data)
-    size = fleet.client(0, 1).train.nbytes  # type: ignore[attr-defined]
+    size = fleet.client(0, 1).train.nbytes
     fleet = bound(data)
     monkeypatch.setattr(fleet_module, "CACHE_BYTES", 2 * size)
     zero, one = fleet.client(0, 1).train, fleet.client(1, 1).train

@@ -336,6 +336,8 @@ def test_training_learns() -> None:
         {"momentum": 1.0},
         {"momentum": -0.1},
         {"weight_decay": -1.0},
+        {"optimizer": "rmsprop"},
+        {"optimizer": "SGD"},
     ],
 )
 def test_settings_that_cannot_work_are_refused_by_name(settings: dict[str, Any]) -> None:

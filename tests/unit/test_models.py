@@ -408,13 +408,13 @@ def with_gradients(
     (out * random(*out.shape, seed=50, dtype=out.dtype)).sum().backward()
     grads = [t.grad for t in leaves]
     assert all(g is not None for g in grads)
-    return out.detach(), *grads  # type: ignore[return-value]
+    return out.detach(), *grads
 
 
 def conv_pool(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     layer = ConvPool(weight.shape[1], weight.shape[2], weight.shape[0])
     del layer.weight, layer.bias  # so that the leaves themselves get the gradients
-    layer.weight, layer.bias = weight, bias  # type: ignore[assignment]
+    layer.weight, layer.bias = weight, bias
     out: Tensor = layer(x)
     return out
 

@@ -79,11 +79,11 @@ def test_a_state_cannot_be_changed_from_outside() -> None:
     del source["x"]
     assert list(made) == ["x"]
     with pytest.raises(TypeError):
-        made["x"] = torch.zeros(1)  # type: ignore[index]
+        made["x"] = torch.zeros(1)
     with pytest.raises(TypeError):
-        del made["x"]  # type: ignore[attr-defined]
+        del made["x"]
     with pytest.raises(AttributeError):
-        made.extra = 1  # type: ignore[attr-defined]
+        made.extra = 1
 
 
 def test_union_lets_the_right_side_win() -> None:
@@ -194,12 +194,12 @@ def test_an_unknown_path_is_an_error_and_nothing_was_loaded(model: Model) -> Non
 
 @pytest.mark.parametrize("shape", [(4,), (3, 3), (2, 3)])
 def test_a_wrong_shape_is_an_error(model: Model, shape: tuple[int, ...]) -> None:
-    with pytest.raises(RuntimeError):
+    with pytest.raises((RuntimeError, ValueError)):
         State({"head.out.bias": torch.zeros(shape)}).load_into(model)
 
 
 @pytest.mark.xfail(strict=True, reason="reported: copy_ spreads a scalar or (1,) over a parameter")
 @pytest.mark.parametrize("shape", [(), (1,)])
 def test_a_shape_that_would_broadcast_is_an_error(model: Model, shape: tuple[int, ...]) -> None:
-    with pytest.raises((KeyError, RuntimeError, ValueError)):
+    with pytest.raises((RuntimeError, ValueError)):
         State({"head.out.bias": torch.zeros(shape)}).load_into(model)

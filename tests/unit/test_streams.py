@@ -103,11 +103,11 @@ def test_torch_streams_nest() -> None:
 
 
 def test_numpy_global_state_is_untouched() -> None:
-    before = np.random.get_state()[1].copy()  # type: ignore[union-attr] # noqa: NPY002
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
     Streams(1).generator("x").random(3)
     with Streams(1).torch("x"):
         torch.rand(3)
-    assert np.array_equal(np.random.get_state()[1], before)  # type: ignore[arg-type] # noqa: NPY002
+    assert np.array_equal(np.random.get_state()[1], before)  # noqa: NPY002
 
 
 def test_the_hash_seed_of_the_process_does_not_matter() -> None:

@@ -102,16 +102,16 @@ def test_counting_adds_the_error_of_the_likeliest_count() -> None:
 
 
 def test_pose_scores_and_loss_by_hand() -> None:
-    task = Pose(joints=2, root=1)
-    target = torch.zeros(1, 6)
-    prediction = torch.tensor([[3.0, 4.0, 1.0, 0.0, 0.0, 1.0]])
+    task = Pose(joints=3, root=1)
+    target = torch.zeros(1, 9)
+    prediction = torch.tensor([[3.0, 4.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0]])
     found = by_name(task, prediction, target)
-    # joint distances sqrt(26) and 1; from joint 1: 5 and 0
-    assert found["mpjpe_absolute"].value == pytest.approx((math.sqrt(26) + 1) / 2)
-    assert found["mpjpe"].value == pytest.approx(5 / 2)
+    # joint distances sqrt(26), 1 and 1; from joint 1: 5, 0 and 0 (from joint 0 it were 0, 5, 5)
+    assert found["mpjpe_absolute"].value == pytest.approx((math.sqrt(26) + 2) / 3)
+    assert found["mpjpe"].value == pytest.approx(5 / 3)
     assert found["mpjpe"].support == 1
-    assert float(task.loss(prediction, target)) == pytest.approx((9 + 16 + 1 + 1) / 6)
-    assert (task.outputs, task.columns, task.classes) == (6, 6, 0)
+    assert float(task.loss(prediction, target)) == pytest.approx((9 + 16 + 1 + 1 + 1) / 9)
+    assert (task.outputs, task.columns, task.classes) == (9, 9, 0)
     assert Pose().outputs == 51
 
 

@@ -55,8 +55,13 @@ def test_streams_are_three_axes_each_at_fifty_hertz(dataset: Dataset) -> None:
         assert np.isfinite(acc).all()
         assert np.isfinite(gyro).all()
     # Gravity tells which of the two is the accelerometer, and that its unit is g.
-    length = np.concatenate([np.linalg.norm(r.streams["acc"], axis=1) for r in dataset.recordings])
-    assert 0.9 < np.median(length) < 1.1
+    lengths = {
+        m: np.concatenate([np.linalg.norm(r.streams[m], axis=1) for r in dataset.recordings])
+        for m in dataset.modalities
+    }
+    assert np.std(lengths["acc"]) < 0.5
+    assert 0.9 < np.median(lengths["acc"]) < 1.1
+    assert not 0.8 < np.median(lengths["gyro"]) < 1.2
 
 
 def test_windows_are_counted_by_hand(dataset: Dataset) -> None:

@@ -85,6 +85,13 @@ def assert_same(a: Any, b: Any) -> None:
 OWNED = {"b.weight": (2, 3), "a.bias": (4,)}
 
 
+def receive(data: bytes) -> Full:
+    """What an aggregator does with a message."""
+    received: Full = decode(data, Full)
+    check(received, card(OWNED))
+    return received
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -220,7 +227,7 @@ def test_corrupted_bytes_either_decode_or_are_refused() -> None:
         at = int(rng.integers(header if case % 2 else len(data)))
         changed[at] ^= int(rng.integers(1, 256))
         try:
-            check(decode(bytes(changed), Full), card(OWNED))
+            receive(bytes(changed))
             outcomes.add("read")
         except WireError:
             outcomes.add("refused")
@@ -373,9 +380,8 @@ def test_a_bare_state_is_held_to_the_card(tensor: Tensor) -> None:
 @pytest.mark.xfail(strict=True, reason="reported: NaN passes in complex numbers")
 def test_nan_in_complex_numbers_is_refused() -> None:
     poisoned = torch.tensor([[1, float("nan")]] * 3, dtype=torch.complex64)
-    received = decode(raw(flatten(full()) | {"c": poisoned}), Full)
     with pytest.raises(WireError):
-        check(received, card(OWNED))
+        receive(raw(flatten(full()) | {"c": poisoned}))
 
 
 @pytest.mark.xfail(
@@ -384,9 +390,8 @@ def test_nan_in_complex_numbers_is_refused() -> None:
 @pytest.mark.parametrize("field", ["c", "w/a.bias"])
 def test_eight_bit_floats_do_not_end_the_round(field: str) -> None:
     strange = torch.zeros(4 if field == "w/a.bias" else (3, 2)).to(torch.float8_e4m3fn)
-    received = decode(raw(flatten(full()) | {field: strange}), Full)
     with pytest.raises(WireError):
-        check(received, card(OWNED))
+        receive(raw(flatten(full()) | {field: strange}))
 
 
 @pytest.mark.xfail(strict=True, reason="reported: the type of a declared tensor is not checked")
@@ -413,14 +418,14 @@ def test_payload_types_are_found_through_inheritance() -> None:
 
     assert payload_types(Twice) == expected
 
-    class Other(FedPer, Method[Small, None, Small, Full]):  # type: ignore[misc]
+    class Other(FedPer, Method[Small, None, Small, Full]):
         """The nearest declaration counts."""
 
     assert payload_types(Other) == (Small, type(None), Small, Full)
 
 
 def test_a_method_without_payload_types_is_told_what_to_write() -> None:
-    class Bare(Method):  # type: ignore[type-arg]
+    class Bare(Method):
         def predict(self, client: Any, state: Any, batch: Batch) -> Tensor:
             return batch.target
 
