@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import tomllib
 from pathlib import Path
 
@@ -30,6 +31,12 @@ def test_toml_block_of_the_readme(tmp_path: Path) -> None:
     path.write_text(block)
     assert load(str(path)).make_fleet()
     assert tomllib.loads(block)["method"]["name"] == "fedproto"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
+def test_examples_run(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(path), run_name="__main__")
+    assert "accuracy" in capsys.readouterr().out
 
 
 def test_every_method_has_a_page() -> None:
