@@ -191,15 +191,21 @@ class Replies(Generic[U]):
         value: Any = State()
         for card, up in self._received:
             value, weight = pick(up), weigh(card)
-            parts = value if isinstance(value, State) else {"": torch.as_tensor(value)}
-            for key, part in parts.items():
+            for key, part in _parts(value).items():
                 weights[key] = weights.get(key, 0.0) + weight
-                known = key in totals
-                totals[key] = join(totals[key], part, weight / weights[key]) if known else part
+                share = weight / weights[key] if weights[key] else 0.0
+                totals[key] = join(totals[key], part, share) if key in totals else part
         result: Any = State(totals)
         if not isinstance(value, State):
             result = totals[""] if isinstance(value, Tensor) else float(totals[""])
         return cast(V, result)
+
+
+def _parts(value: State | Tensor | float) -> Mapping[str, Tensor]:
+    """What is folded, by key; a number in full precision."""
+    if isinstance(value, State):
+        return value
+    return {"": value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)}
 
 
 class Method(Generic[S, C, D, U]):

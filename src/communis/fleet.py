@@ -57,6 +57,10 @@ class Fleet:
                     f"sensors {list(suite)} of a client: expected a sorted choice of "
                     f"{list(self.windows.modalities)}"
                 )
+        if len(self._client_of) != len(self.windows):
+            raise CommunisError(
+                f"client_of has {len(self._client_of)} entries for {len(self.windows)} windows"
+            )
         clients = int(self._client_of.max(initial=-1)) + 1
         if clients > len(self.suites):
             raise CommunisError(
@@ -216,7 +220,10 @@ class BoundFleet:
 
     def _kit(self, kind: Architecture, suite: tuple[Modality, ...]) -> _Kit:
         if (kind, suite) not in self._kits:
-            channels = self.fleet.windows.channels
+            channels = {
+                m: 1 if kind.encoder == "cnn2d" and self.fleet.windows.inputs[m].ndim == 3 else c
+                for m, c in self.fleet.windows.channels.items()
+            }
             with self.fleet.streams.torch("build"):  # constructors draw too, before `initialise`
                 model: Model = kind.build({m: channels[m] for m in suite}, self.task.outputs)
                 self.method.equip(model, self.task)
@@ -260,7 +267,9 @@ class BoundFleet:
     def _prepare(self, x: Array, present: Array, split: Array) -> tuple[torch.Tensor, torch.Tensor]:
         """Normalised and finite, zero where absent; a window without a finite value is absent."""
         x = np.array(x, dtype=np.float32, order="C")
-        if not np.isfinite(x.sum()):  # NaN and Inf survive a sum
+        with np.errstate(over="ignore", invalid="ignore"):
+            suspect = not np.isfinite(x.sum())  # NaN and Inf survive a sum
+        if suspect:
             finite = np.isfinite(x)
             present = present & finite.any(tuple(range(1, x.ndim)))
             x[~finite] = np.nan
@@ -268,8 +277,11 @@ class BoundFleet:
             known = x[(split == TRAIN) & present]
             if known.size:
                 over = tuple(range(known.ndim - 1))
-                mean, deviation = np.nanmean(known, over), np.nanstd(known, over)
-                x = (x - mean) / np.maximum(deviation, 1e-6)
+                count = np.maximum((~np.isnan(known)).sum(over), 1)
+                mean = np.nansum(known, over, dtype=np.float64) / count
+                square = np.nansum(np.square(known - mean), over, dtype=np.float64) / count
+                scale = np.maximum(np.sqrt(square), 1e-6)
+                x = ((x - mean) / scale).astype(np.float32)
         x[~present] = 0
         np.nan_to_num(x, copy=False, nan=0.0)
         return (

@@ -69,7 +69,11 @@ class Recipe:
         loss = loss or (lambda output, batch: task.loss(output.prediction, batch.target))
         own = model.by_path[0]
         chosen = [p for path, p in own.items() if paths is None or path in paths]
-        frozen = [p for path, p in own.items() if paths is not None and path not in paths]
+        rest = [p for path, p in own.items() if paths is not None and path not in paths]
+        frozen = [p for p in rest if p.requires_grad]
+        passes = self.epochs if epochs is None else epochs
+        if not len(data) or not chosen:
+            passes = 0
         optimizer = make_optimizer(
             self.optimizer, chosen, self.lr, self.momentum, self.weight_decay
         )
@@ -80,7 +84,7 @@ class Recipe:
             p.requires_grad_(False)
         try:
             with client.streams.torch("client", client.round, client.card.id):
-                for _ in range(self.epochs if epochs is None else epochs):
+                for _ in range(passes):
                     for indices in torch.split(
                         torch.from_numpy(order.permutation(len(data))), self.batch
                     ):

@@ -29,7 +29,7 @@ def find(room: str, name: str) -> type[Any]:
         module_name, _, class_name = name.partition(":")
         try:
             found: type[Any] = getattr(importlib.import_module(module_name), class_name)
-        except (ImportError, AttributeError) as error:
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
             raise CommunisError(f"cannot load {name!r}: {error}") from None
         return found
     if name not in names(room):

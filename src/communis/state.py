@@ -53,6 +53,10 @@ class State(Mapping[str, Tensor]):
         if unknown:
             raise KeyError(f"the model has no tensor at {', '.join(unknown)}")
         for path, tensor in self._tensors.items():
+            own = parameters[path] if path in parameters else buffers[path]
+            if own.shape != tensor.shape:
+                raise ValueError(f"{path} is {tuple(own.shape)}, got {tuple(tensor.shape)}")
+        for path, tensor in self._tensors.items():
             (parameters[path] if path in parameters else buffers[path]).copy_(tensor)
 
     def pick(self, paths: Iterable[str]) -> State:

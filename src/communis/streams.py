@@ -26,7 +26,7 @@ class Streams:
     seed: int = 0
 
     def generator(self, name: str, *ids: int) -> np.random.Generator:
-        return np.random.default_rng([self.seed, zlib.crc32(name.encode()), *ids])
+        return np.random.default_rng([self.seed, zlib.crc32(name.encode()), len(ids), *ids])
 
     def number(self, name: str, *ids: int) -> int:
         """One integer of the stream, to seed something else with."""

@@ -1,9 +1,8 @@
 """The codec: a declared payload <-> flat named arrays <-> safetensors bytes. No pickle.
 
 The dataclass is the schema. A field may be a `State` (sent as `field/path`), a `Tensor`, an int,
-float or bool, or a mapping from
-names to tensors. `Annotated[Tensor, "classes", "embedding"]` declares a shape by named sizes of the
-client's card.
+float or bool, or a mapping from names to tensors; an optional mapping that is empty arrives as None.
+`Annotated[Tensor, "classes", "embedding"]` declares a shape by named sizes of the client's card.
 `decode` builds nothing that was not declared and refuses the rest by name.
 """
 
@@ -27,6 +26,10 @@ from communis.state import State
 
 MAX_BYTES = 1 << 30  # a longer message is refused unread
 _SCALARS = {int: torch.int64, float: torch.float64, bool: torch.bool}
+_DTYPES = (  # what a message may hold: numbers that can be checked for NaN and Inf
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+)
 _ROOT = "state"  # the field name under which a payload that is itself a State travels
 
 
@@ -58,7 +61,9 @@ def flatten(payload: Any) -> dict[str, Tensor]:
         elif isinstance(value, Tensor):
             flat[f.name] = value
         elif value is not None:
-            flat[f.name] = torch.tensor(value, dtype=_SCALARS[type(value)])
+            flat[f.name] = torch.tensor(
+                value, dtype=_SCALARS[_bare(_schema(payload.__class__)[f.name])]
+            )
     return flat
 
 
@@ -79,6 +84,9 @@ def decode(
         flat = safetensors.torch.load(data)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise WireError(f"not a readable message: {error}") from None
+    strange = [name for name, tensor in flat.items() if tensor.dtype not in _DTYPES]
+    if strange:
+        raise WireError(f"{strange[0]} is {flat[strange[0]].dtype}, which no field may be")
     if device is not None and device.type != "cpu":
         flat = {key: tensor.to(device) for key, tensor in flat.items()}
     return unflatten(flat, kind)
@@ -107,6 +115,8 @@ def check(payload: Any, card: Card) -> None:
         suspect = tensor.is_floating_point() and not math.isfinite(tensor.sum().item())
         if suspect and not bool(torch.isfinite(tensor).all()):
             raise WireError(f"{name} holds NaN or Inf")
+    if isinstance(payload, State):
+        _check_paths(_ROOT, payload, card)
     if not is_dataclass(payload):
         return
     for field_name, hint in _schema(payload.__class__).items():
@@ -119,6 +129,8 @@ def check(payload: Any, card: Card) -> None:
             )
             if tuple(value.shape) != expected:
                 raise WireError(f"{field_name} has shape {tuple(value.shape)}, declared {expected}")
+            if value.dtype is not torch.float32:
+                raise WireError(f"{field_name} is {value.dtype}, expected torch.float32")
 
 
 def payload_types(method: type[Method[Any, Any, Any, Any]]) -> tuple[Any, Any, Any, Any]:
@@ -137,12 +149,19 @@ def _schema(kind: Any) -> dict[str, Any]:
     return {f.name: hints[f.name] for f in fields(kind)}
 
 
+def _bare(hint: Any) -> Any:
+    """The type itself, without annotation and without `| None`."""
+    hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    if get_origin(hint) in (Union, types.UnionType):
+        hint = next(a for a in get_args(hint) if a is not type(None))
+    return hint
+
+
 def _take(flat: dict[str, Tensor], name: str, hint: Any) -> Any:
-    bare = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    if get_origin(bare) in (Union, types.UnionType):
-        bare, optional = next(a for a in get_args(bare) if a is not type(None)), True
-        if optional and name not in flat and not any(key.startswith(name + "/") for key in flat):
-            return None
+    bare = _bare(hint)
+    absent = name not in flat and not any(key.startswith(name + "/") for key in flat)
+    if absent and get_origin(hint) in (Union, types.UnionType):
+        return None
     if bare is State:
         return State(_take_mapping(flat, name))
     if get_origin(bare) is not None and issubclass(get_origin(bare), Mapping):

@@ -99,7 +99,6 @@ def test_equal_values_keep_their_bits(by_samples: bool) -> None:
     assert same_bits(replies(*tensors).mean(same, by_samples=by_samples), value)
 
 
-@pytest.mark.xfail(strict=True, reason="reported: floats pass through float32")
 def test_floats_keep_their_bits() -> None:
     assert replies((1, 0.1)).mean(same, by_samples=False) == 0.1
     assert replies((1, 0.1), (2, 0.1)).mean(same, by_samples=True) == 0.1
@@ -159,7 +158,6 @@ def test_a_holder_without_samples_has_no_weight() -> None:
     assert replies(*sent).mean(same, by_samples=True)["x"].tolist() == [1.0]
 
 
-@pytest.mark.xfail(strict=True, raises=ZeroDivisionError, reason="reported: 0 / 0 weights")
 def test_holders_that_all_lack_samples_do_not_break_the_round() -> None:
     mean = replies((0, state(x=[1.0])), (0, state(x=[3.0]))).mean(same, by_samples=True)
     assert bool(mean["x"].isfinite().all())

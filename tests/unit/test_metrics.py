@@ -49,7 +49,6 @@ def test_accuracy_and_f1_equal_scikit_learn(seed: int) -> None:
     assert scores.f1_by_class(counts).tolist() == pytest.approx(by_class.tolist(), rel=1e-12)
 
 
-@pytest.mark.xfail(strict=True, reason="reported: a quotient of counts is taken in float32")
 def test_accuracy_is_exact() -> None:
     assert scores.accuracy(table([0, 1, 1], [0, 1, 0], 2)) == 2 / 3
 

@@ -89,9 +89,6 @@ def test_a_dotted_path_that_leads_nowhere_is_named(name: str, third_party: str) 
         find("methods", name)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="reported: ValueError and TypeError of importlib get through"
-)
 @pytest.mark.parametrize("name", [":Mine", ".relative:Mine"])
 def test_a_path_that_cannot_be_one_is_refused_like_any_other(name: str) -> None:
     with pytest.raises(CommunisError, match="cannot load"):
@@ -123,6 +120,5 @@ def test_every_setting_of_a_method_has_a_default(name: str) -> None:
     find("methods", name)()
 
 
-@pytest.mark.xfail(strict=True, reason="reported: a field over several lines loses its comment")
 def test_the_meaning_of_a_field_over_several_lines_is_found() -> None:
     assert settings(FedProto)["inference"][1] != ""

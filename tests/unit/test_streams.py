@@ -41,7 +41,6 @@ def test_names_ids_and_seeds_all_matter() -> None:
     assert len(found) == len(keys)
 
 
-@pytest.mark.xfail(strict=True, reason="reported: numpy pads the seed words with zeros")
 def test_a_trailing_zero_id_matters() -> None:
     """numpy's SeedSequence reads [s, n] and [s, n, 0] as the same entropy."""
     assert draws(Streams(5), "x") != draws(Streams(5), "x", 0)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from communis.core import CommunisError, Modality, Task
 from communis.data.recording import Array, Dataset, Recording
@@ -48,10 +49,12 @@ class Windows:
                     f"targets lie between {low} and {high}, but the task has classes 0 to "
                     f"{self.task.classes - 1}"
                 )
-        bad = [m for m in self.inputs if not m.isidentifier()]
+        taken = nn.ModuleDict()  # a modality names a module
+        bad = [m for m in self.inputs if not m.isidentifier() or hasattr(taken, m)]
         if bad:
             raise CommunisError(
-                f"modality names must be identifiers (letters, digits, _), got {', '.join(bad)}"
+                "modality names must be identifiers (letters, digits, _) that no module method "
+                f"has, got {', '.join(bad)}"
             )
 
     def __len__(self) -> int:
@@ -124,6 +127,12 @@ def cut(
 
     Time is never shuffled, so no test window lies between training windows.
     """
+    for recording in dataset.recordings:
+        lacks = [m for m in dataset.modalities if m not in recording.streams]
+        if lacks:
+            raise CommunisError(f"a recording of subject {recording.subject} lacks {lacks}")
+        if min(recording.rates.values()) * seconds < 1:
+            raise CommunisError(f"a window of {seconds} s holds no step")
     parts = [_pieces(recording, seconds) for recording in dataset.recordings]
     counts = [len(next(iter(part.values()))) for part in parts]
     if not sum(counts):
@@ -144,14 +153,13 @@ def cut(
 
 
 def _pieces(recording: Recording, seconds: float) -> dict[Modality, Array]:
-    count = int(recording.seconds // seconds)
+    count = int(recording.seconds / seconds + 1e-9)
     pieces = {}
     for m, values in recording.streams.items():
-        steps = round(seconds * recording.rates[m])
-        piece = np.asarray(values[: count * steps], np.float32).reshape(
-            count, steps, values.shape[1]
-        )
-        pieces[m] = piece.transpose(0, 2, 1)
+        steps = seconds * recording.rates[m]
+        starts = np.floor(np.arange(count) * steps + 1e-6).astype(np.int64)
+        rows = starts[:, None] + np.arange(int(steps + 1e-6))
+        pieces[m] = np.asarray(values, np.float32)[rows].transpose(0, 2, 1)
     return pieces
 
 

@@ -66,9 +66,7 @@ class FedProto(Recipe, Method[Server, Private, Down, Up]):
     size."""
 
     lam: float = 1.0  # weight of the distance to the prototypes
-    inference: Literal["head", "prototype"] = (
-        "head"  # by the client's head, or by the nearest prototype
-    )
+    inference: Literal["head", "prototype"] = "head"  # by head or by the nearest prototype
 
     def __post_init__(self) -> None:
         super().__post_init__()

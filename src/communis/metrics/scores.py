@@ -15,7 +15,7 @@ def confusion(predicted: Tensor, actual: Tensor, classes: int) -> Tensor:
 
 
 def accuracy(table: Tensor) -> float:
-    return float(table.diag().sum() / table.sum().clamp_min(1))
+    return float(table.diag().sum().double() / table.sum().clamp_min(1))
 
 
 def f1_by_class(table: Tensor) -> Tensor:

@@ -49,7 +49,8 @@ class _ConvPool(torch.autograd.Function):
         kernel, channels, width = weight.shape
         batch, steps, _ = x.shape
         rows = batch * (steps + kernel - 1)
-        valid = rows - (kernel - 1)  # rows from which a whole kernel fits into the long sequence
+        # Rows from which a whole kernel fits into the long sequence.
+        valid = max(0, rows - (kernel - 1))
         long = _padded(x, kernel).view(rows, channels)
         y = x.new_empty(rows, width)
         if channels < NARROW:
@@ -73,14 +74,14 @@ class _ConvPool(torch.autograd.Function):
         taps, weight, y, out = ctx.saved_tensors
         kernel, channels, width = weight.shape
         batch, length, _ = y.shape
-        half, valid = out.shape[1], batch * length - (kernel - 1)
+        half, valid = out.shape[1], max(0, batch * length - (kernel - 1))
         gradient = _gate(gradient, out, 0)
         into = torch.empty_like(y)  # the gradient of y: all to the larger neighbour
         into[:, 2 * half :].zero_()
         even, odd = into[:, 0 : 2 * half : 2], into[:, 1 : 2 * half : 2]
-        torch.sub(y[:, 0 : 2 * half : 2], y[:, 1 : 2 * half : 2], out=odd)
-        _gate.grad_input(gradient, odd, 0, grad_input=even)
-        torch.sub(gradient, even, out=odd)
+        torch.sub(y[:, 1 : 2 * half : 2], y[:, 0 : 2 * half : 2], out=even)
+        _gate.grad_input(gradient, even, 0, grad_input=odd)
+        torch.sub(gradient, odd, out=even)
         flat = into.view(-1, width)[:valid]
         if channels < NARROW:
             for_weight = (taps.t() @ flat).view_as(weight)

@@ -28,6 +28,8 @@ class CNN1d(Encoder):
         self.conv2 = ConvPool(width, 2 * width, kernel)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.shape[-1] < 4:
+            raise ValueError(f"windows of {x.shape[-1]} steps: two poolings need at least 4")
         features: Tensor = self.conv2(self.conv1(x.transpose(1, 2)))
         return features.mean(1)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from communis.core import Batch, Model, Output
+from communis.models.encoders import Encoder
 from communis.models.fusion import Fusion
 from communis.streams import Streams
 
@@ -52,15 +54,26 @@ class Network(Model):
         )  # modules that stay on the client; methods put them here in `equip`
 
     def forward(self, batch: Batch) -> Output:
-        features = {m: encode(batch.inputs[m]) for m, encode in self.encoders.items()}
-        # A masked feature is replaced, not multiplied: NaN or Inf in an absent stream must not get
-        # through.
         features = {
-            m: torch.where(batch.present[m][:, None], h, h.new_zeros(()))
-            for m, h in features.items()
+            m: _encode(cast(Encoder, encoder), batch.inputs[m], batch.present[m])
+            for m, encoder in self.encoders.items()
         }
         fused, embedding = self.fusion(features, batch.present)
         return Output(features, fused, embedding, self.head(embedding))
+
+
+def _encode(encoder: Encoder, x: Tensor, present: Tensor) -> Tensor:
+    """Features of the samples that are there, zeros for the others: an encoder, its BatchNorm and
+    its gradients never meet what a masked sample holds."""
+    if bool(present.all()):
+        whole: Tensor = encoder(x)
+        return whole
+    rows = present.nonzero().squeeze(1)
+    if not len(rows):  # a graph to every parameter, so that gradients are zero and not missing
+        nothing = torch.stack([p.sum() * 0 for p in encoder.parameters()]).sum()
+        return x.new_zeros(len(x), encoder.features) + nothing
+    some: Tensor = encoder(x[rows])
+    return x.new_zeros(len(x), some.shape[1]).index_copy(0, rows, some)
 
 
 def initialise(model: nn.Module, streams: Streams) -> None:
