@@ -1,8 +1,7 @@
 """Fleet: windows + who owns them + which sensors and model each client has -> cards and clients.
 
 `Fleet` is a small description that can be sent to worker processes. `bind` joins it with a method;
-the result makes clients when
-they are needed and keeps only a few of them in memory.
+the result makes clients when they are needed and keeps only a few of them in memory.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """SGD, Adam and AdamW on a list of parameters, with multi-tensor operations.
 
 The updates are those of `torch.optim` (tested to be equal). They are written out because the first
-use of `torch.optim` imports
-the compiler stack: 1.6 s and about 100 MB in every worker process, for thirty lines of arithmetic.
+use of `torch.optim` imports the compiler stack: 1.6 s and 74 MB in every process, for
+thirty lines of arithmetic.
 """
 
 from __future__ import annotations

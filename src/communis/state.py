@@ -1,8 +1,8 @@
 """State: an immutable mapping from parameter path to tensor, with arithmetic.
 
 Paths are the sharing vocabulary of the library (`encoders.acc.conv1.weight`, `head.out.bias`).
-Clients own different paths, so
-arithmetic is key-wise and always keeps the keys of the left operand:
+Clients own different paths, so arithmetic is key-wise and always keeps the keys of the left
+operand:
 
 * `a + b`, `a - b`: a path that `b` lacks keeps `a`'s value; a path that only `b` has is an error.
 * `a * b`, `a / b`: `b` is a number, or a State that has every path of `a`.

@@ -1,10 +1,9 @@
 """Named random streams from one seed.
 
 Every draw in a run comes from `generator(name, *ids)`: the same name and ids give the same numbers
-whatever was drawn before, in
-whichever process. So methods are compared on the same splits, masks, cohorts and batches, and a
-resumed run needs no saved
-generator state. No global random state is read or left changed.
+whatever was drawn before, in whichever process. So methods are compared on the same splits, masks,
+cohorts and batches, and a resumed run needs no saved generator state. No global random state is
+read or left changed.
 """
 
 from __future__ import annotations

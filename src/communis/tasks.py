@@ -126,8 +126,7 @@ Single = Classification | Counting | Pose | Localisation
 @dataclass(frozen=True)
 class Several:
     """Named tasks on one model; the loss is the weighted sum. Scores are named `task.metric`;
-    classes are those of the first
-    classification task."""
+    classes are those of the first classification task."""
 
     names: tuple[str, ...]
     tasks: tuple[Single, ...]

@@ -1,7 +1,7 @@
 """The codec: a declared payload <-> flat named arrays <-> safetensors bytes. No pickle.
 
 The dataclass is the schema. A field may be a `State` (sent as `field/path`), a `Tensor`, an int,
-float or bool, or a mapping from names to tensors; an optional mapping that is empty arrives as None.
+float or bool, or a mapping from names to tensors; an optional mapping that is empty is None again.
 `Annotated[Tensor, "classes", "embedding"]` declares a shape by named sizes of the client's card.
 `decode` builds nothing that was not declared and refuses the rest by name.
 """

@@ -2,10 +2,9 @@
 this process alone.
 
 Work goes out longest client first, answers come back in client order, and every message is read and
-summed in that order: the
-bits of a run do not depend on the number of workers. Large messages travel through files in shared
-memory that readers map;
-equal ones (a model that is the same for everybody) are stored once.
+summed in that order: the bits of a run do not depend on the number of workers. Large messages
+travel through files in shared memory; equal ones (a model that is the same for
+everybody) are stored once.
 """
 
 from __future__ import annotations
@@ -253,8 +252,7 @@ def default_workers(start_method: str) -> int:
 
 def keep_freed_memory() -> None:
     """Tells glibc to keep freed blocks: training frees and asks for the same megabytes every step,
-    and handing them back to
-    the system costs a page fault per 4 KB. A no-op elsewhere."""
+    and handing them back to the system costs a page fault per 4 KB. A no-op elsewhere."""
     if sys.platform == "linux":
         try:
             libc = ctypes.CDLL(None)

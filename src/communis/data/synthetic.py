@@ -2,8 +2,8 @@
 tests, not for claims.
 
 Every class has a smooth waveform per modality and channel; a window is its class's waveform,
-shifted in time, scaled by the
-client's own gain, plus white noise. Each client draws its classes from a Dirichlet distribution.
+shifted in time, scaled by the client's own gain, plus white noise. Each client draws its classes
+from a Dirichlet distribution.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 gyro at 50 Hz.
 
 Burns et al., Physiological Measurement 39 (2018) 075007. The recordings are inside the `seglearn`
-wheel (BSD-3-Clause); the file
-is read from the installed package without importing it.
+wheel (BSD-3-Clause); the file is read from the installed package without importing it.
 """
 
 from __future__ import annotations

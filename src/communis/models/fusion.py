@@ -1,8 +1,8 @@
 """Fusion of per-modality features that is invariant to whatever a masked modality holds.
 
 The weight is stored as one block per modality, so `fusion.blocks.<modality>.*` are ordinary paths:
-a client without a modality
-does not own its block, and methods share or withhold blocks like any other parameter.
+a client without a modality does not own its block, and methods share or withhold blocks like any
+other parameter.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Attention(Fusion):
     concatenated.
 
     e_{c,m} = [W2 tanh(W1 h_m + b1) + b2]_c, minus infinity where absent; h = concat_c sum_m
-    softmax_m(e_c)_m h_m. All modalities
-    must have features of one size. A sample without any modality gets zeros.
+    softmax_m(e_c)_m h_m. All modalities must have features of one size. A sample without any
+    modality gets zeros.
     """
 
     def __init__(self, features: Mapping[str, int], contexts: int = 4, units: int = 128) -> None:

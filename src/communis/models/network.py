@@ -80,8 +80,7 @@ def initialise(model: nn.Module, streams: Streams) -> None:
     """Every module draws its parameters from a stream named by its own path.
 
     So clients that share a path start from the same values whatever else they own, and a method
-    that adds modules changes
-    no other module's start.
+    that adds modules changes no other module's start.
     """
     for path, module in model.named_modules():
         if not list(module.parameters(recurse=False)):
