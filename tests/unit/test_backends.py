@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from communis import Client, FedAvg, Plan, Run, State
 from communis.backends import inprocess
 from communis.backends.executor import StateStore, only, subsets_of
 from communis.backends.inprocess import InProcess, WorkerError
+from communis.exchange import Ask
 from communis.methods.fedavg import Down, Up
 from communis.wire import encode
 from tests.fleets import make, mixed_fleet
@@ -45,6 +50,41 @@ def test_a_bug_in_a_client_stops_the_run_with_its_traceback() -> None:
         pytest.raises(WorkerError, match=r"client 2 failed(.|\n)*a bug in user code"),
     ):
         list(run)
+
+
+def test_after_a_given_up_round_the_backend_still_works() -> None:
+    """Answers of the round that failed must not be taken for those of the next one."""
+    with Run(mixed_fleet(), Clumsy(), Plan(rounds=1, workers=2, eval_every=0)) as run:
+        with pytest.raises(WorkerError):
+            list(run)
+        mine = run._downs((0, 1, 3, 4), run.servers)
+        asks = [Ask("evaluate", i, 1, -1, mine[i].data) for i in (0, 1, 3, 4)]
+        answers = list(run.backend.perform(asks))
+    assert [answer.client for answer in answers] == [0, 1, 3, 4]
+    assert all(answer.scores for answer in answers)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGKILL")
+def test_workers_end_when_their_parent_is_killed() -> None:
+    code = (
+        "import os, time; from communis import FedAvg, Plan, Run; from tests.fleets import *\n"
+        "run = Run(mixed_fleet(), FedAvg(), Plan(rounds=1, workers=2)); list(run)\n"
+        "print(*[w._process.pid for w in run.backend._pool], flush=True); time.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    workers = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(workers) == 2
+    parent.kill()
+    parent.communicate()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and any(psutil.pid_exists(pid) for pid in workers):
+        time.sleep(0.1)
+    assert not any(_runs(pid) for pid in workers)
+
+
+def _runs(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def test_a_killed_worker_is_one_refused_client() -> None:

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import count
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from communis.exchange import Answer, Ask
 from communis.fleet import AnyMethod, Fleet
 
 SMALL = 32_768  # bytes; shorter messages go through the pipe itself
+PATIENCE = 2.0  # seconds between two looks whether the parent is still there
 
 
 class WorkerError(CommunisError):
@@ -104,24 +106,33 @@ class InProcess:
         letters = _Letters(self._mail)
         waiting = deque(sorted(range(len(asks)), key=lambda i: (-self._cost[asks[i].client], i)))
         answers: dict[int, Answer] = {}
-        busy: dict[int, tuple[_Worker, int]] = {}  # by the id of the worker's pipe
         try:
-            due = 0
-            while due < len(asks):
-                for worker in self._pool:
-                    if worker.idle and waiting:
-                        index = waiting.popleft()
-                        worker.send(asks[index], letters.post(asks[index].down))
-                        busy[id(worker.pipe)] = worker, index
-                if due in answers:
-                    yield answers.pop(due)
-                    due += 1
-                    continue
-                for pipe in wait([worker.pipe for worker, _ in busy.values()]):
-                    worker, index = busy.pop(id(pipe))
-                    answers[index] = worker.receive(asks[index].client)
+            for due in range(len(asks)):
+                while due not in answers:
+                    self._hand_out(asks, waiting, letters)
+                    ready = wait([worker.pipe for worker in self._pool if worker.asked])
+                    for worker in [w for w in self._pool if w.pipe in ready]:
+                        index, answer = worker.receive()
+                        answers[index] = answer
+                        if answer.failure:
+                            waiting.extendleft(worker.give_back())
+                self._hand_out(asks, waiting, letters)
+                yield answers.pop(due)
         finally:
             letters.close()
+            for worker in [w for w in self._pool if w.asked]:  # the round was given up
+                worker.stop(patience=0)
+                self._pool.remove(worker)
+
+    def _hand_out(self, asks: Sequence[Ask], waiting: deque[int], letters: _Letters) -> None:
+        """Every worker has an ask, and a second one lying ready while there are plenty, so that it
+        need not wait for this process between two clients."""
+        for ahead in (1, 2):
+            for worker in self._pool:
+                plenty = len(waiting) > (len(self._pool) if ahead == 2 else 0)
+                if len(worker.asked) < ahead and plenty:
+                    index = waiting.popleft()
+                    worker.send(index, asks[index], letters.post(asks[index].down))
 
 
 class _Letters:
@@ -147,13 +158,13 @@ class _Letters:
 
 
 class _Worker:
-    """A process that performs one ask at a time; the parent's end of it."""
+    """A process that performs one ask after the other; the parent's end of it."""
 
     pipe: Connection
-    idle: bool
 
     def __init__(self, context: Any, job: tuple[Any, ...], outbox: Path) -> None:
-        self._context, self._arguments = context, (job, str(outbox))
+        self._context, self._arguments = context, (job, str(outbox), os.getpid())
+        self.asked: deque[tuple[int, int]] = deque()  # index and client of every ask not answered
         self._start()
 
     def _start(self) -> None:
@@ -166,49 +177,54 @@ class _Worker:
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process.start()
         theirs.close()
-        self.idle = True
 
-    def send(self, ask: Ask, letter: bytes | str) -> None:
+    def send(self, index: int, ask: Ask, letter: bytes | str) -> None:
         self.pipe.send((replace(ask, down=b""), letter))
-        self.idle = False
+        self.asked.append((index, ask.client))
 
-    def receive(self, client: int) -> Answer:
-        """Its answer. If the process died (out of memory, killed), the client failed and a new
-        process takes its place."""
+    def receive(self) -> tuple[int, Answer]:
+        """The answer to the oldest ask. If the process died (out of memory, killed), that client
+        failed and a new process takes its place."""
+        index, client = self.asked.popleft()
         try:
             answer, up, failure = self.pipe.recv()
         except (EOFError, ConnectionError):
             self._process.join()
             code = self._process.exitcode
             self._start()
-            return Answer(
-                client,
-                failure=f"the worker process died (exit code {code}); is there enough memory?",
-            )
-        self.idle = True
+            reason = f"the worker process died (exit code {code}); is there enough memory?"
+            return index, Answer(client, failure=reason)
         if failure:
             raise WorkerError(f"client {client} failed:\n{failure}")
-        received: Answer = replace(answer, up=_fetch(up))
-        return received
+        return index, replace(answer, up=_fetch(up))
 
-    def stop(self) -> None:
+    def give_back(self) -> list[int]:
+        """The asks that a process which died had not begun."""
+        rest = [index for index, _ in self.asked]
+        self.asked.clear()
+        return rest
+
+    def stop(self, patience: float = 5) -> None:
         with suppress(OSError, ValueError):
             self.pipe.send(None)
-        self._process.join(timeout=5)
+        self._process.join(timeout=patience)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
         self.pipe.close()
 
 
-def _serve(pipe: Connection, job: tuple[Any, ...], outbox: str) -> None:
+def _serve(pipe: Connection, job: tuple[Any, ...], outbox: str, parent: int) -> None:
     """The worker's loop. Ctrl-C is for the parent: it finishes the round and then stops the
-    workers."""
+    workers. A parent that was killed cannot; its workers see that it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     keep_freed_memory()
     executor: Executor | None = None
-    while True:
+    for letter_number in count():
+        while not pipe.poll(PATIENCE):
+            if os.getppid() != parent and sys.platform != "win32":
+                return
         try:
             task = pipe.recv()
         except EOFError:
@@ -221,8 +237,8 @@ def _serve(pipe: Connection, job: tuple[Any, ...], outbox: str) -> None:
             answer = executor.perform(replace(ask, down=_fetch(letter)))
             up: bytes | str = answer.up
             if len(answer.up) >= SMALL:
-                Path(outbox).write_bytes(answer.up)
-                up = outbox
+                up = f"{outbox}-{letter_number % 2}"  # the parent may still have to read the last
+                Path(up).write_bytes(answer.up)
             pipe.send((replace(answer, up=b""), up, ""))
         except Exception:
             pipe.send((None, b"", traceback.format_exc()))
