@@ -26,7 +26,8 @@ from communis.exchange import RoundRecord
 from communis.fleet import Fleet
 from communis.local import Recipe
 from communis.methods.fedavg import FedAvg
-from communis.run import Plan, Run
+from communis.plan import Plan
+from communis.run import Run
 from communis.state import State
 from communis.streams import Streams
 

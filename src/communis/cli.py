@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import os
-import shutil
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -16,15 +13,14 @@ import typer
 from rich.table import Table
 
 from communis import config as configs
-from communis import plugins
-from communis.compare import collect, metrics, rows
-from communis.config import Config
+from communis import jobs, plugins
+from communis.compare import collect, rows
 from communis.core import CommunisError
 from communis.extras import EXTRAS, command
-from communis.fleet import Fleet
+from communis.jobs import Job
 from communis.report import page
-from communis.run import Run
-from communis.terminal import Display, Stop, comparison, err, out, say, stop_after_round
+from communis.report.words import default_metric
+from communis.terminal import comparison, err, out, say
 
 app = typer.Typer(
     help="Train models across fleets whose devices sense differently.",
@@ -63,19 +59,6 @@ Name = Annotated[str, typer.Option(help="Name of the run's folder; the configura
 Metric = Annotated[str, typer.Option(help="The score to judge by, e.g. accuracy or macro_f1.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")]
-STOPPED = 130  # exit code after Ctrl-C
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run to be done or continued."""
-
-    config: Config
-    folder: Path
-
-    @property
-    def label(self) -> str:
-        return f"{self.config.method_name}, seed {self.config.seed}"
 
 
 @app.command()
@@ -93,14 +76,15 @@ def run(
     Example: communis run watch --set method.name=fedproto --set run.rounds=10
     """
     config = configs.load(source, settings or ())
-    folder = into / name if name else _free(into / f"{config.name}-{config.method_name}")
+    default = f"{config.name}-{config.method_name.rpartition(':')[2]}"
+    folder = jobs.place(into, name) if name else jobs.free(jobs.place(into, default))
     if (folder / "config.toml").exists():
         raise CommunisError(
             f"{folder} holds a run already: continue it with `communis resume {folder}`, "
             "or choose another --name"
         )
-    _carry_out([Job(config, folder)], metric, quiet, json)
-    _conclude([folder], metric, config.name, quiet, json, show_table=False)
+    jobs.carry_out([Job(config, folder)], folder, metric, quiet, json)
+    jobs.conclude([folder], folder, metric, config.name, quiet, json)
 
 
 @app.command()
@@ -123,19 +107,16 @@ def compare(
     Example: communis compare fedavg fedper fedproto local --on watch --seeds 5
     """
     base = configs.load(on, settings or ())
-    folder = into / (name or f"{base.name}-compare")
-    if fresh and folder.exists():
-        shutil.rmtree(folder)
-    jobs = []
+    home = jobs.place(into, name or f"{base.name}-compare")
+    todo = []
     for seed in range(base.seed, base.seed + seeds):
         for method in dict.fromkeys(methods):
-            table = {**base.method, "name": method}
-            config = replace(base, method=table, seed=seed)
-            jobs.append(Job(config, folder / method / f"seed{seed}"))
-    for job in jobs:
-        _refuse_other(job)
-    _carry_out(jobs, metric, quiet, json)
-    _conclude([job.folder for job in jobs], metric, base.name, quiet, json, home=folder)
+            config = replace(base, method={**base.method, "name": method}, seed=seed)
+            label = method.rpartition(":")[2]
+            todo.append(Job(config, home / label / f"seed{seed}"))
+    jobs.prepare(todo, fresh)
+    jobs.carry_out(todo, home, metric, quiet, json)
+    jobs.conclude([job.folder for job in todo], home, metric, base.name, quiet, json)
 
 
 @app.command()
@@ -149,9 +130,9 @@ def resume(
     found = sorted(path.parent for path in folder.rglob("config.toml"))
     if not found:
         raise CommunisError(f"{folder}: no run to resume here (no config.toml)")
-    jobs = [Job(configs.load(str(path / "config.toml")), path) for path in found]
-    _carry_out(jobs, metric, quiet, json)
-    _conclude(found, metric, jobs[0].config.name, quiet, json, home=folder)
+    todo = [Job(configs.load(str(path / "config.toml")), path) for path in found]
+    jobs.carry_out(todo, folder, metric, quiet, json)
+    jobs.conclude(found, folder, metric, todo[0].config.name, quiet, json)
 
 
 @app.command()
@@ -165,7 +146,7 @@ def report(
 ) -> None:
     """Write one HTML file with the tables and curves of finished runs."""
     runs = collect(folders)
-    chosen = metric or page.default_metric(runs)
+    chosen = metric or default_metric(runs)
     page.write(runs, output, chosen, f"communis: {', '.join(str(f) for f in folders)}")
     if json:
         say({"event": "report", "path": str(output)})
@@ -235,97 +216,9 @@ def main() -> None:
     except CommunisError as error:
         err.print(f"error: {error}", style="red")
         sys.exit(2)
-    except KeyboardInterrupt:
-        err.print("stopped; what was finished is saved")
-        sys.exit(STOPPED)
-
-
-def _carry_out(jobs: Sequence[Job], metric: str, quiet: bool, json: bool) -> None:
-    """Does what is not done yet; stops after a round on Ctrl-C."""
-    total = sum(job.config.run.rounds for job in jobs)
-    fleet: tuple[int, Fleet] | None = None
-    with stop_after_round() as stop, Display(total, metric or "accuracy", json, quiet) as display:
-        for job in jobs:
-            if fleet is None or fleet[0] != job.config.seed:  # methods share a seed's fleet
-                fleet = job.config.seed, job.config.make_fleet()
-            _perform(job, fleet[1], display, stop)
-            if stop.requested:
-                break
-    if stop.requested:
-        home = jobs[0].folder if len(jobs) == 1 else jobs[0].folder.parent.parent
-        err.print(f"stopped; continue with: communis resume {home}")
-        raise typer.Exit(STOPPED)
-
-
-def _perform(job: Job, fleet: Fleet, display: Display, stop: Stop) -> None:
-    config = job.config
-    cores = os.cpu_count() or 1 if config.run.device == "cpu" else 1
-    plan = replace(config.run, workers=config.run.workers or cores)
-    with Run(
-        fleet,
-        config.make_method(),
-        plan,
-        folder=job.folder,
-        config=config.to_toml(),
-        topology=config.make_topology(fleet),
-    ) as current:
-        display.begin(job.label, current.round)
-        for record in current:
-            about = {"method": config.method_name, "seed": config.seed}
-            display.record(record, config.run.rounds, **about)
-            if stop.requested:
-                break
-
-
-def _conclude(
-    folders: Sequence[Path],
-    metric: str,
-    title: str,
-    quiet: bool,
-    json: bool,
-    home: Path | None = None,
-    show_table: bool = True,
-) -> None:
-    """Prints the table and writes the report."""
-    runs = collect(folders)
-    if not metrics(runs):
-        err.print(f"nothing to score: no client has test windows; records are in {folders[0]}")
-        return
-    chosen = metric or page.default_metric(runs)
-    table = rows(runs, chosen)
-    path = page.write(runs, (home or folders[0]) / "report.html", chosen, f"communis: {title}")
-    if json:
-        return say(
-            {
-                "event": "result",
-                "metric": chosen,
-                "report": str(path),
-                "rows": [asdict(r) for r in table],
-            }
-        )
-    if show_table or not quiet:
-        out.print(comparison(table, chosen))
-    if show_table and not quiet:
-        out.print(f"\n{page.scope(runs)} {page.how_to_read(table, chosen)}")
-    out.print(f"\nreport: {path}")
-
-
-def _refuse_other(job: Job) -> None:
-    """An earlier result of another configuration is not mixed in."""
-    path = job.folder / "config.toml"
-    if path.exists() and path.read_text(encoding="utf-8") != job.config.to_toml():
-        raise CommunisError(
-            f"{job.folder} holds results of other settings: choose another --name, "
-            "or remove them with --fresh"
-        )
-
-
-def _free(folder: Path) -> Path:
-    """The folder, or the first numbered one that does not exist yet."""
-    taken, number = folder, 2
-    while taken.exists():
-        taken, number = folder.with_name(f"{folder.name}-{number}"), number + 1
-    return taken
+    except OSError as error:
+        err.print(f"error: {error}", style="red")
+        sys.exit(2)
 
 
 def _about(kind: type) -> str:

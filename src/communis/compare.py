@@ -10,7 +10,7 @@ import json
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
@@ -29,6 +29,10 @@ _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.2
       2.052, 2.048, 2.045, 2.042)  # fmt: skip
 
 
+# Settings that change no number of a run, or that runs to be averaged over may differ in.
+_FREE = ("name", "seed", "run.workers", "run.start_method", "run.checkpoint_every", "run.device")
+
+
 @dataclass(frozen=True)
 class Finished:
     """A run as read from its folder."""
@@ -36,10 +40,26 @@ class Finished:
     path: Path
     config: Mapping[str, Any]
     records: Sequence[RoundRecord]
+    label: str = ""  # the method, with what tells it from others of its name; see `collect`
 
     @property
     def method(self) -> str:
-        return str(self.config["method"]["name"])
+        return self.label or str(self.config["method"]["name"])
+
+    @cached_property
+    def settings(self) -> Mapping[str, str]:
+        """Every setting that matters, by dotted key."""
+        flat = {}
+        for table, content in self.config.items():
+            items = content.items() if isinstance(content, Mapping) else [("", content)]
+            for key, value in items:
+                flat[f"{table}.{key}".rstrip(".")] = json.dumps(value, default=str)
+        return {key: value for key, value in flat.items() if key not in _FREE}
+
+    @property
+    def bench(self) -> Mapping[str, str]:
+        """The settings that runs must share for their difference to mean something."""
+        return {k: v for k, v in self.settings.items() if not k.startswith("method.")}
 
     @property
     def seed(self) -> int:
@@ -74,17 +94,21 @@ class Finished:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds with its spread (sample standard deviation; NaN for one seed)."""
+    """A mean over seeds with its spread (sample standard deviation; NaN for one seed). If any seed
+    has no finite value there is no mean: dropping it would flatter a method that diverges."""
 
     mean: float
     spread: float
     seeds: int
+    diverged: int = 0  # seeds without a finite value
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Estimate:
-        known = [value for value in values if math.isfinite(value)]
-        mean = fmean(known) if known else math.nan
-        return cls(mean, stdev(known) if len(known) > 1 else math.nan, len(known))
+        diverged = sum(not math.isfinite(value) for value in values)
+        if diverged or not values:
+            return cls(math.nan, math.nan, len(values), diverged)
+        spread = stdev(values) if len(values) > 1 else math.nan
+        return cls(fmean(values), spread, len(values))
 
     @property
     def half_width(self) -> float:
@@ -134,7 +158,20 @@ def collect(paths: Iterable[str | Path]) -> list[Finished]:
         if not inside:
             raise CommunisError(f"{path}: holds no run with a finished round")
         found |= {folder: read(folder) for folder in inside}
-    return sorted(found.values(), key=lambda run: (run.method, run.seed, str(run.path)))
+    return _labelled(sorted(found.values(), key=lambda run: (run.method, run.seed, str(run.path))))
+
+
+def _labelled(runs: Sequence[Finished]) -> list[Finished]:
+    """Runs of one method with different settings get labels that say in what they differ."""
+    labels = {}
+    for method in dict.fromkeys(run.method for run in runs):
+        group = [run for run in runs if run.method == method]
+        keys = sorted({key for run in group for key in run.settings})
+        differ = [k for k in keys if len({run.settings.get(k, "") for run in group}) > 1]
+        for run in group:
+            about = ", ".join(f"{k.removeprefix('method.')}={run.settings.get(k)}" for k in differ)
+            labels[run.path] = f"{method} ({about})" if differ else method
+    return [replace(run, label=labels[run.path]) for run in runs]
 
 
 def metrics(runs: Sequence[Finished]) -> list[str]:
@@ -153,12 +190,15 @@ def rows(runs: Sequence[Finished], metric: str) -> list[Row]:
     """One row per method, best first."""
     available = metrics(runs)
     if metric not in available:
-        raise CommunisError(f"no metric {metric!r} in these runs; there are {', '.join(available)}")
+        there = f"there are {', '.join(available)}" if available else "nothing was evaluated yet"
+        raise CommunisError(f"no metric {metric!r} in these runs; {there}")
     groups: dict[str, list[Finished]] = {}
     for run in runs:
         groups.setdefault(run.method, []).append(run)
     means = {name: Estimate.of([r.final(metric) for r in group]) for name, group in groups.items()}
-    order = sorted(groups, key=lambda name: -better(metric) * means[name].mean)
+    finite = [name for name in groups if not means[name].diverged]
+    order = sorted(finite, key=lambda name: -better(metric) * means[name].mean)
+    order += [name for name in groups if name not in order]
     return [_row(name, groups[name], groups[order[0]], metric, available) for name in order]
 
 
@@ -170,7 +210,7 @@ def _row(
     available: Sequence[str],
 ) -> Row:
     records = [record for run in group for record in run.records]
-    sent = sum(len(record.cohort) for record in records) or 1
+    sent = sum(_senders(run, record) for run in group for record in run.records) or 1
     everything = [
         sum(r.bytes_up + r.bytes_down + r.bytes_framing for r in run.records) for run in group
     ]
@@ -185,8 +225,24 @@ def _row(
         seconds=fmean(record.seconds for record in records),
         refused=sum(len(record.refused) for record in records),
         difference=difference,
-        verdict="" if group is best else verdict(difference, metric),
+        verdict=_judge(group, best, difference, metric),
     )
+
+
+def _senders(run: Finished, record: RoundRecord) -> int:
+    """How many clients a round's bytes are shared by: the cohort, or with pooled data, where the
+    only trainer is an extra client beside the server, everybody."""
+    return len(run.fleet["clients"]) - 1 if run.fleet["pooled"] else len(record.cohort)
+
+
+def _judge(
+    group: Sequence[Finished], best: Sequence[Finished], difference: Estimate, metric: str
+) -> str:
+    if group is best:
+        return ""
+    if group[0].bench != best[0].bench:
+        return "other data, fleet or run: not comparable"
+    return verdict(difference, metric)
 
 
 def paired(group: Sequence[Finished], best: Sequence[Finished], metric: str) -> Estimate:
@@ -197,6 +253,8 @@ def paired(group: Sequence[Finished], best: Sequence[Finished], metric: str) -> 
 
 def verdict(difference: Estimate, metric: str) -> str:
     """What the paired differences to the best method allow to say."""
+    if difference.diverged:
+        return "diverged"
     if difference.seeds < 2:
         return "one seed: no spread"
     if abs(difference.mean) <= difference.half_width:

@@ -29,8 +29,8 @@ from communis.exchange import Topology
 from communis.fleet import AnyMethod, Fleet
 from communis.models.zoo import ZOO
 from communis.partition.natural import by_owner
+from communis.plan import Plan
 from communis.plugins import find, nearest
-from communis.run import Plan
 from communis.streams import Streams
 from communis.topology import Star, complete, custom, ring
 
@@ -83,7 +83,7 @@ class Config:
     run: Plan = field(default_factory=Plan)
 
     def __post_init__(self) -> None:
-        if not self.name or any(c in self.name for c in '\\:*?"<>|\n'):
+        if not usable_name(self.name):
             raise ConfigError(f"name: {self.name!r} cannot be the name of a folder")
         if self.seed < 0:
             raise ConfigError(f"seed: must be at least 0, got {self.seed}")
@@ -157,6 +157,11 @@ def load(source: str, overrides: Sequence[str] = (), **tables: Any) -> Config:
         return config
     except CommunisError as error:
         raise ConfigError(f"{where}: {error}") from None
+
+
+def usable_name(name: str) -> bool:
+    """Whether a folder can be called so, in its parent and on every system."""
+    return name not in ("", ".", "..") and not any(c in name for c in '/\\:*?"<>|\n')
 
 
 def presets() -> list[str]:
@@ -259,7 +264,7 @@ def _toml(value: Any) -> str:
         return f"[{', '.join(_toml(v) for v in value)}]"
     if isinstance(value, bool):
         return str(value).lower()
-    return json.dumps(value) if isinstance(value, str) else repr(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 def _at(where: str, key: str) -> str:

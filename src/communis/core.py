@@ -241,6 +241,13 @@ class Method(Generic[S, C, D, U]):
     def aggregate(self, server: S, ups: Replies[U]) -> S:
         raise NotImplementedError
 
+    def sends(self, card: Card) -> Sequence[Path]:
+        """The paths that every State of a client's Up must have, no more and no fewer."""
+        return [path for path in card.params if not path.startswith("private.")]
+
+    def vet(self, card: Card, up: U) -> None:
+        """Raises CommunisError if a well-formed Up cannot be true; its client is then refused."""
+
     def settle(self, client: Client, state: C, down: D) -> C:
         """Work after the exchange, with the new downlink. Overriding it is what makes it happen."""
         raise NotImplementedError

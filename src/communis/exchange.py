@@ -41,15 +41,20 @@ class Answer:
     scores: Sequence[Scored] = ()
     failure: str = ""  # why there is no answer
 
+    @property
+    def failures(self) -> list[tuple[int, str]]:
+        """The failure, if there is one, as it goes into the record."""
+        return [(self.client, readable(self.failure))] if self.failure else []
+
 
 class Backend(Protocol):
     """The one seam to the world: carries asks to clients and brings their answers, in the order of
     the asks."""
 
     def perform(self, asks: Sequence[Ask]) -> Iterator[Answer]: ...
-    def commit(
-        self, keep: Mapping[int, int]
-    ) -> None: ...  # client -> round of its state; other versions may go
+    def commit(self, rounds: Sequence[int]) -> None:
+        """These are the rounds of the clients' states, -1 for none; other versions may go."""
+
     def close(self) -> None: ...
 
 
@@ -89,3 +94,9 @@ class RoundRecord:
     scores: Mapping[str, float] = field(
         default_factory=dict
     )  # means over clients; empty when not evaluated
+
+
+def readable(reason: str, limit: int = 300) -> str:
+    """A reason may quote what a client sent: made printable and short."""
+    text = "".join(c if c.isprintable() else "?" for c in reason)
+    return text if len(text) <= limit else text[:limit] + " ..."

@@ -17,7 +17,7 @@ import torch
 
 from communis.core import Card, Client, CommunisError, Method, Modality, Model, Task
 from communis.data.recording import Array
-from communis.data.samples import TensorSamples, joined
+from communis.data.samples import TensorSamples, joined, prepared
 from communis.data.windows import TEST, TRAIN, VAL, Windows
 from communis.models.network import initialise
 from communis.models.zoo import Architecture, architecture
@@ -49,7 +49,8 @@ class Fleet:
     def __post_init__(self) -> None:
         if self.client_of is None:
             object.__setattr__(self, "client_of", by_owner(self.windows))
-        for suite in dict.fromkeys(map(tuple, self.suites)):
+        object.__setattr__(self, "suites", [tuple(suite) for suite in self.suites])
+        for suite in dict.fromkeys(self.suites):
             unknown = [m for m in suite if m not in self.windows.inputs]
             if unknown or not suite or list(suite) != sorted(set(suite)):
                 raise CommunisError(
@@ -219,12 +220,9 @@ class BoundFleet:
 
     def _kit(self, kind: Architecture, suite: tuple[Modality, ...]) -> _Kit:
         if (kind, suite) not in self._kits:
-            channels = {
-                m: 1 if kind.encoder == "cnn2d" and self.fleet.windows.inputs[m].ndim == 3 else c
-                for m, c in self.fleet.windows.channels.items()
-            }
+            shapes = {m: self.fleet.windows.inputs[m].shape[1:] for m in suite}
             with self.fleet.streams.torch("build"):  # constructors draw too, before `initialise`
-                model: Model = kind.build({m: channels[m] for m in suite}, self.task.outputs)
+                model: Model = kind.build(shapes, self.task.outputs)
                 self.method.equip(model, self.task)
             initialise(model, self.fleet.streams)
             model.to(self.device)
@@ -257,36 +255,12 @@ class BoundFleet:
         for m in self.fleet.suites[id]:
             x = np.moveaxis(np.asarray(windows.inputs[m][rows]), 1, -1)
             here = windows.present[m][rows] if m in windows.present else np.ones(len(x), bool)
-            inputs[m], present[m] = self._prepare(x, np.asarray(here), split)
+            arrays = prepared(x, here, split == TRAIN, self.fleet.normalise == "client")
+            inputs[m], present[m] = (torch.from_numpy(a).to(self.device) for a in arrays)
         windows.release()
         kind = np.int64 if np.issubdtype(windows.target.dtype, np.integer) else np.float32
         target = torch.from_numpy(np.array(windows.target[rows], kind))
         return _splits(TensorSamples(inputs, present, target.to(self.device)), split)
-
-    def _prepare(self, x: Array, present: Array, split: Array) -> tuple[torch.Tensor, torch.Tensor]:
-        """Normalised and finite, zero where absent; a window without a finite value is absent."""
-        x = np.array(x, dtype=np.float32, order="C")
-        with np.errstate(over="ignore", invalid="ignore"):
-            suspect = not np.isfinite(x.sum())  # NaN and Inf survive a sum
-        if suspect:
-            finite = np.isfinite(x)
-            present = present & finite.any(tuple(range(1, x.ndim)))
-            x[~finite] = np.nan
-        if self.fleet.normalise == "client":
-            known = x[(split == TRAIN) & present]
-            if known.size:
-                over = tuple(range(known.ndim - 1))
-                count = np.maximum((~np.isnan(known)).sum(over), 1)
-                mean = np.nansum(known, over, dtype=np.float64) / count
-                square = np.nansum(np.square(known - mean), over, dtype=np.float64) / count
-                scale = np.maximum(np.sqrt(square), 1e-6)
-                x = ((x - mean) / scale).astype(np.float32)
-        x[~present] = 0
-        np.nan_to_num(x, copy=False, nan=0.0)
-        return (
-            torch.from_numpy(x).to(self.device),
-            torch.from_numpy(np.array(present)).to(self.device),
-        )
 
     def _pool(self) -> Splits:
         parts = [self._materialise(i) for i in range(len(self.fleet))]

@@ -10,7 +10,7 @@ import time
 import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -19,18 +19,19 @@ import numpy as np
 import pandas as pd
 import torch
 
-from communis.backends.inprocess import InProcess, one_thread
+from communis.backends.inprocess import InProcess
+from communis.backends.machine import one_thread
 from communis.core import Card, CommunisError, Method, Replies
 from communis.data.recording import Array
-from communis.exchange import Answer, Ask, Backend, RoundRecord, Scored, Topology
+from communis.exchange import Answer, Ask, Backend, RoundRecord, Scored, Topology, readable
 from communis.fleet import AnyMethod, Fleet
 from communis.ledger import Ledger
+from communis.metrics.summary import summary, weighted_mean
+from communis.plan import Plan
 from communis.runfolder import RunFolder
 from communis.topology import SERVER, Star
 from communis.wire import (
-    MAX_BYTES,
     Message,
-    WireError,
     check,
     decode,
     encode,
@@ -38,34 +39,6 @@ from communis.wire import (
     payload_types,
     unflatten,
 )
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How a run goes: the `[run]` table of a configuration."""
-
-    rounds: int = 20
-    participation: float = 1.0  # share of the clients sampled per round
-    cohort: int = 0  # clients sampled per round; 0: by participation
-    eval_every: int = 1  # rounds between evaluations; 0: only after the last round
-    eval_clients: int = 0  # evaluate so many clients, drawn anew each time; 0: all
-    eval_subsets: Literal["own", "each"] = "each"  # score all own modalities, and each one alone
-    checkpoint_every: int = 1  # rounds between checkpoints
-    workers: int = 0  # processes; 1: only this one, 0: one per core where that is safe to assume
-    device: str = "cpu"  # cpu, cuda or mps (the last two are written for, but untried)
-    max_message_mb: int = MAX_BYTES >> 20  # a client's message over this is refused
-
-    def __post_init__(self) -> None:
-        for name, least in (("rounds", 0), ("cohort", 0), ("eval_every", 0), ("workers", 0)):
-            if getattr(self, name) < least:
-                raise CommunisError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        if self.checkpoint_every < 1 or self.max_message_mb < 1:
-            raise CommunisError("checkpoint_every and max_message_mb must be at least 1")
-        if not 0 < self.participation <= 1:
-            raise CommunisError(
-                f"participation is a share in (0, 1], got {self.participation}; "
-                "for a number of clients use cohort"
-            )
 
 
 class Run:
@@ -92,6 +65,10 @@ class Run:
         self._fleet, self._streams = fleet.bind(method), fleet.streams
         self._server_type, _, _, self._up_type = payload_types(type(method))
         self.cards: Sequence[Card] = self._fleet.cards
+        if method.pools_data and not isinstance(self.topology, Star):
+            raise CommunisError(f"{type(method).__name__} pools data at a server: it needs a star")
+        if not any(self.cards[i].samples for i in self._fleet.trainers):
+            raise CommunisError("no client has a training window (split 0)")
         aggregators = self.topology.aggregators(len(self.cards))
         self.servers = {a: method.start_server(self._fleet) for a in aggregators}
         self.round = 0  # the last one completed
@@ -102,9 +79,10 @@ class Run:
         if not self._lasting:
             weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
         self.folder = RunFolder(path)
+        self.folder.open()
         self._saved = self._restore()
         if self._saved < 0:
-            self.folder.describe(config, self.cards, fleet.windows.labels)
+            self.folder.describe(config, self.cards, fleet.windows.labels, fleet.pooled)
         self.backend = backend or InProcess(
             fleet,
             method,
@@ -112,8 +90,9 @@ class Run:
             workers=self.plan.workers,
             device=self.plan.device,
             subsets=self.plan.eval_subsets,
+            start_method=self.plan.start_method,
         )
-        self.backend.commit(self._states())
+        self.backend.commit(self._since.tolist())
 
     def __iter__(self) -> Iterator[RoundRecord]:
         while self.round < self.plan.rounds:
@@ -135,6 +114,7 @@ class Run:
         """Saves what is not saved yet and ends the workers."""
         self.save()
         self.backend.close()
+        self.folder.close()
 
     def save(self) -> None:
         """The folder's checkpoint is the last completed round."""
@@ -145,9 +125,9 @@ class Run:
                 f"{a}:{k}": t for a, s in self.servers.items() for k, t in flatten(s).items()
             }
             tensors = servers | {"clients": torch.from_numpy(self._since)}
-            self.folder.save(self.round, self._experiment(), tensors)
+            self.folder.save(self.round, self._experiment, tensors)
         self._saved = self.round
-        self.backend.commit(self._states())
+        self.backend.commit(self._since.tolist())
 
     @property
     def server(self) -> Any:
@@ -178,13 +158,17 @@ class Run:
         since = self._since.copy()
         answers = self._ask("train", cohort, round, since, self.servers, ledger)
         received, refused, loss = self._read(answers, round, since, ledger)
-        servers = self._aggregate(cohort, received)
-        if type(self.method).settle is not Method.settle:
+        servers, dropped = self._aggregate(cohort, received)
+        if dropped:  # then the round did not happen for the clients either
+            refused, since = [*refused, *dropped], self._since.copy()
+        elif type(self.method).settle is not Method.settle:
             for answer in self._ask("settle", list(received), round, since, servers, ledger):
+                refused += answer.failures
                 if answer.keeps_state:
                     since[answer.client] = round
         trained = time.perf_counter()
-        scores = self._evaluate(round, since, servers)
+        scores, unscored = self._evaluate(round, since, servers)
+        refused += unscored
         record = RoundRecord(
             round=round,
             cohort=tuple(cohort),
@@ -195,7 +179,7 @@ class Run:
             seconds=trained - start,
             seconds_evaluation=time.perf_counter() - trained,
             refused=tuple(refused),
-            scores=self._summary(scores),
+            scores=summary(scores),
         )
         self.folder.record(record, ledger.links, scores)
         self.round, self._since, self.servers = round, since, servers
@@ -254,23 +238,28 @@ class Run:
         for answer in answers:
             card = self.cards[answer.client]
             losses.append((answer.loss, card.samples))
+            refused += answer.failures
             if answer.failure:
-                refused.append((card.id, answer.failure))
                 continue
+            payload = len(answer.up)  # of a message that cannot be read, everything counts
             try:
                 up = decode(answer.up, self._up_type, max_bytes=self.plan.max_message_mb << 20)
                 payload = sum(t.nbytes for t in flatten(up).values())
-                ledger.up(card.id, Message(answer.up, payload))
-                check(up, card)
+                check(up, card, self.method.sends(card))
+                self.method.vet(card, up)
                 received[card.id] = up
                 if answer.keeps_state:
                     since[card.id] = round
-            except WireError as error:
-                refused.append((card.id, str(error)))
-        return received, refused, _mean(losses)
+            except CommunisError as error:
+                refused.append((card.id, readable(str(error))))
+            ledger.up(card.id, Message(answer.up, payload))
+        return received, refused, weighted_mean(losses)
 
-    def _aggregate(self, cohort: Sequence[int], received: Mapping[int, Any]) -> dict[int, Any]:
-        """The new state of every aggregator; one that heard nobody keeps its own."""
+    def _aggregate(
+        self, cohort: Sequence[int], received: Mapping[int, Any]
+    ) -> tuple[dict[int, Any], list[tuple[int, str]]]:
+        """The new state of every aggregator, and which of them came out unusable. One that heard
+        nobody keeps its state; so do all if any is not finite, or it would be so for good."""
         servers = dict(self.servers)
         with one_thread():
             for a, server in self.servers.items():
@@ -278,12 +267,21 @@ class Run:
                 if heard:
                     replies = Replies([(self.cards[i], received[i]) for i in heard])
                     servers[a] = self.method.aggregate(server, replies)
-        return servers
+        broken = [
+            (a, f"the aggregate is not finite in {key}: the round was dropped")
+            for a, server in servers.items()
+            for key, tensor in flatten(server).items()
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all())
+        ]
+        return (dict(self.servers), broken[:1]) if broken else (servers, [])
 
-    def _evaluate(self, round: int, since: Array, servers: Mapping[int, Any]) -> list[Scored]:
+    def _evaluate(
+        self, round: int, since: Array, servers: Mapping[int, Any]
+    ) -> tuple[list[Scored], list[tuple[int, str]]]:
+        """The scores of this round, if it is due, and the clients that could not be scored."""
         every, count = self.plan.eval_every, self.plan.eval_clients
         if round != self.plan.rounds and (not every or round % every):
-            return []
+            return [], []
         clients = list(range(len(self._fleet.fleet)))
         if 0 < count < len(clients):
             generator = self._streams.generator("evaluation", round)
@@ -292,19 +290,11 @@ class Run:
             ]
         messages = self._downs(clients, servers)
         asks = [Ask("evaluate", i, round, int(since[i]), messages[i].data) for i in clients]
-        return [scored for answer in self.backend.perform(asks) for scored in answer.scores]
+        answers = list(self.backend.perform(asks))
+        failed = [failure for answer in answers for failure in answer.failures]
+        return [scored for answer in answers for scored in answer.scores], failed
 
-    def _summary(self, scores: Sequence[Scored]) -> dict[str, float]:
-        """Means over clients of what each scores with all its own modalities, as `split.metric`."""
-        values: dict[str, list[float]] = defaultdict(list)
-        for x in scores:
-            if x.own and x.score.label < 0:
-                values[f"{x.split}.{x.score.metric}"].append(x.score.value)
-        return {key: float(np.mean(found)) for key, found in values.items()}
-
-    def _states(self) -> dict[int, int]:
-        return {int(i): int(self._since[i]) for i in np.flatnonzero(self._since >= 0)}
-
+    @cached_property
     def _experiment(self) -> str:
         """A digest of everything that must be the same for a checkpoint to be continued; the plan
         may change, for instance to go on for more rounds."""
@@ -314,7 +304,7 @@ class Run:
 
     def _restore(self) -> int:
         """Continues the folder's checkpoint; its round, or -1 if there is none."""
-        checkpoint = self.folder.load(self._experiment())
+        checkpoint = self.folder.load(self._experiment)
         if checkpoint is None:
             return -1
         by_server: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)
@@ -325,9 +315,3 @@ class Run:
         self.servers = {a: unflatten(by_server[str(a)], self._server_type) for a in self.servers}
         self.round, self.history = checkpoint.round, self.folder.records()
         return checkpoint.round
-
-
-def _mean(weighted: Sequence[tuple[float, int]]) -> float:
-    known = [(value, weight) for value, weight in weighted if np.isfinite(value)]
-    total = sum(weight for _, weight in known)
-    return sum(value * weight for value, weight in known) / total if total else float("nan")

@@ -45,10 +45,23 @@ class Checkpoint:
 
 
 class RunFolder:
+    """Reading needs nothing but the path; `open` makes the rooms and takes the lock to write."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
-        for room in (path, path / "scores", path / "links"):
+        self._lock: int | None = None
+
+    def open(self) -> None:
+        for room in (self.path, self.path / "scores", self.path / "links"):
             room.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR)
+        if not _locked(self._lock):
+            raise CommunisError(f"{self.path}: another process is working on this run")
+
+    def close(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     @property
     def clients(self) -> Path:
@@ -62,13 +75,15 @@ class RunFolder:
     def _checkpoint(self) -> Path:
         return self.path / "checkpoint.safetensors"
 
-    def describe(self, config: str, cards: Sequence[Card], labels: Sequence[str]) -> None:
+    def describe(
+        self, config: str, cards: Sequence[Card], labels: Sequence[str], pooled: bool
+    ) -> None:
         """Writes the configuration, the environment and the fleet."""
         clients = [
             {"id": c.id, "sensors": c.modalities, "windows": c.samples, "model": c.model}
             for c in cards
         ]
-        fleet = {"labels": list(labels), "clients": clients}
+        fleet = {"labels": list(labels), "pooled": pooled, "clients": clients}
         replace_file(self.path / "fleet.json", json.dumps(fleet, indent=1).encode())
         replace_file(self.path / "config.toml", config.encode())
         replace_file(self.path / "environment.json", json.dumps(environment(), indent=2).encode())
@@ -104,6 +119,7 @@ class RunFolder:
         """The last checkpoint, with everything that was written after it removed; None if there is
         none."""
         if not self._checkpoint.exists():
+            self._forget_after(0)  # a crash before the first checkpoint
             return None
         try:
             with safe_open(self._checkpoint, framework="pt") as file:
@@ -142,7 +158,8 @@ class RunFolder:
                 tuple(raw["cohort"]),
                 tuple((c, why) for c, why in raw["refused"]),
             )
-            raw["loss"] = math.nan if raw["loss"] is None else raw["loss"]
+            raw["loss"] = _number(raw["loss"])
+            raw["scores"] = {key: _number(value) for key, value in raw["scores"].items()}
             found.append(RoundRecord(**raw))
         return found
 
@@ -153,6 +170,8 @@ class RunFolder:
         return _read_tables(self.path / "links", LINKS)
 
     def _forget_after(self, round: int) -> None:
+        if not self._records.exists():
+            return
         kept = [record for record in self.records() if record.round <= round]
         lines = (json.dumps(strict(asdict(record))) + "\n" for record in kept)
         replace_file(self._records, "".join(lines).encode())
@@ -211,6 +230,11 @@ def environment() -> dict[str, Any]:
     }
 
 
+def _number(value: float | None) -> float:
+    """The reverse of `strict`."""
+    return math.nan if value is None else value
+
+
 def strict(value: Any) -> Any:
     """The same with NaN and Inf, which JSON does not know, as None."""
     if isinstance(value, Mapping):
@@ -228,6 +252,20 @@ def replace_file(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+
+
+def _locked(file: int) -> bool:
+    """An exclusive lock for this process; the system releases it when the process ends. Where
+    there are no such locks (Windows), none is taken."""
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _table(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:

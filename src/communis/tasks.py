@@ -137,6 +137,10 @@ class Several:
         return sum(task.outputs for task in self.tasks)
 
     @property
+    def columns(self) -> int:
+        return sum(task.columns for task in self.tasks)
+
+    @property
     def classes(self) -> int:
         return next((task.classes for task in self.tasks if task.classes), 0)
 

@@ -16,8 +16,10 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 
 from communis.compare import Row
+from communis.core import CommunisError
 from communis.exchange import RoundRecord
-from communis.report.page import kilobytes, number, versus
+from communis.plugins import nearest
+from communis.report.words import kilobytes, number, versus
 from communis.runfolder import strict
 
 # No markup: a pip command such as communis[watch] is meant as it stands.
@@ -29,7 +31,8 @@ class Display:
     """Progress of one or more runs. Modes: live (a terminal), lines (no terminal), json, quiet."""
 
     def __init__(self, total_rounds: int, metric: str, json_lines: bool, quiet: bool) -> None:
-        self.metric, self._json, self._quiet = metric, json_lines, quiet
+        self.metric, self._asked = metric or "accuracy", bool(metric)
+        self._json, self._quiet = json_lines, quiet
         self._total, self._done, self._label, self._traffic = total_rounds, 0, "", 0
         self._score = ""
         self._bar: Progress | None = None
@@ -63,6 +66,7 @@ class Display:
     def record(self, record: RoundRecord, rounds: int, **about: Any) -> None:
         self._done += 1
         self._traffic += record.bytes_up + record.bytes_down
+        self._check_metric(record)
         value = record.scores.get(f"test.{self.metric}")
         if value is not None:
             self._score = f"{self.metric} {value:.3f} (round {record.round})  "
@@ -77,6 +81,13 @@ class Display:
                 out.print(f"{self._label}  round {record.round}/{rounds}  {note}  {seconds}")
         for client, reason in record.refused:
             err.print(f"round {record.round}: client {client} refused: {reason}", style="yellow")
+
+    def _check_metric(self, record: RoundRecord) -> None:
+        """A mistyped metric is found at the first evaluation, not after the last run."""
+        found = [key[5:] for key in record.scores if key.startswith("test.")]
+        if self._asked and found and self.metric not in found:
+            hint = nearest(self.metric, found)
+            raise CommunisError(f"no metric {self.metric!r}{hint}; there are {', '.join(found)}")
 
     def _update(self, note: str) -> None:
         if self._bar is not None and self._task is not None:

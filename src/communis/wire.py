@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -86,7 +86,8 @@ def decode(
         raise WireError(f"not a readable message: {error}") from None
     strange = [name for name, tensor in flat.items() if tensor.dtype not in _DTYPES]
     if strange:
-        raise WireError(f"{strange[0]} is {flat[strange[0]].dtype}, which no field may be")
+        name = min(strange)
+        raise WireError(f"{name} is {flat[name].dtype}, which no field may be")
     if device is not None and device.type != "cpu":
         flat = {key: tensor.to(device) for key, tensor in flat.items()}
     return unflatten(flat, kind)
@@ -107,22 +108,22 @@ def unflatten(flat: dict[str, Tensor], kind: Any) -> Any:
     return kind(**built)
 
 
-def check(payload: Any, card: Card) -> None:
-    """Refuses NaN and Inf, paths that the client does not own, and shapes that were not
-    declared."""
+def check(payload: Any, card: Card, paths: Collection[str] | None = None) -> None:
+    """Refuses NaN and Inf, paths that the client does not own, and shapes that were not declared.
+    paths: what every State must hold exactly."""
     for name, tensor in flatten(payload).items():
         # NaN and Inf survive a sum, which is quick; only a suspicion is looked at closely.
         suspect = tensor.is_floating_point() and not math.isfinite(tensor.sum().item())
         if suspect and not bool(torch.isfinite(tensor).all()):
             raise WireError(f"{name} holds NaN or Inf")
     if isinstance(payload, State):
-        _check_paths(_ROOT, payload, card)
+        _check_paths(_ROOT, payload, card, paths)
     if not is_dataclass(payload):
         return
     for field_name, hint in _schema(payload.__class__).items():
         value = getattr(payload, field_name)
         if isinstance(value, State):
-            _check_paths(field_name, value, card)
+            _check_paths(field_name, value, card, paths)
         elif isinstance(value, Tensor) and get_origin(hint) is Annotated:
             expected = tuple(
                 card.sizes[size] if isinstance(size, str) else size for size in get_args(hint)[1:]
@@ -188,7 +189,12 @@ def _refuse_rest(flat: Mapping[str, Tensor]) -> None:
         raise WireError(f"unknown field {', '.join(sorted(flat))}")
 
 
-def _check_paths(field_name: str, state: State, card: Card) -> None:
+def _check_paths(field_name: str, state: State, card: Card, paths: Collection[str] | None) -> None:
+    if paths is not None:
+        for path in [p for p in state if p not in paths]:
+            raise WireError(f"{field_name}/{path} is not a path that client {card.id} may send")
+        for path in [p for p in paths if p not in state]:
+            raise WireError(f"{field_name}/{path} is missing")
     for path, tensor in state.items():
         if path not in card.params:
             raise WireError(f"{field_name}/{path} is not a path of client {card.id}")

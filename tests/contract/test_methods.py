@@ -207,6 +207,87 @@ def test_bad_messages_are_refused_by_name_and_the_round_goes_on(name: str) -> No
         assert encode(run.server).data == encode(without.server).data
 
 
+def test_a_client_can_send_only_the_paths_that_the_method_shares(name: str) -> None:
+    """Nobody can plant a private path at the server, or leave out one that counts."""
+    fleet, method = mixed_fleet(), make(name)
+    up_type = payload_types(type(method))[3]
+    if up_type is type(None) or method.pools_data:
+        pytest.skip("sends nothing")
+    bound = fleet.bind(method)
+    card = bound.cards[1]
+    hidden = [path for path in card.params if path not in method.sends(card)]
+
+    def plant(data: bytes) -> bytes:
+        flat = flatten(decode(data, up_type))
+        states = sorted({key.partition("/")[0] for key in flat if "/" in key})
+        extra = {f"{s}/{p}": torch.full(card.params[p], 777.0) for s in states for p in hidden}
+        return encode({**flat, **extra}).data
+
+    def drop(data: bytes) -> bytes:
+        flat = flatten(decode(data, up_type))
+        return encode({key: t for key, t in flat.items() if "/" not in key}).data
+
+    probe = encode(method.local(*start(bound, 1))[1]).data
+    for change, reason in ((plant, "may send"), (drop, "is missing")):
+        run = Run(fleet, method, Plan(rounds=1, workers=1, eval_every=0))
+        run.backend = Mock(run.backend, corrupt(change, 1))
+        with run:
+            (record,) = list(run)
+        if change(probe) != probe:
+            assert [client for client, why in record.refused if reason in why] == [1]
+        for path, tensor in flatten(run.server).items():
+            assert not bool((tensor == 777).any()), path
+
+
+def start(bound: Any, id: int) -> tuple[Any, Any, Any]:
+    """A client that has adopted its first downlink."""
+    method = bound.method
+    client = bound.client(id, 1, fresh=True)
+    down = method.down(method.start_server(bound), client.card)
+    return client, method.adopt(client, method.start_client(client), down), down
+
+
+def test_huge_values_do_not_spoil_the_server_for_good(name: str) -> None:
+    """Finite but absurd: either refused, or the round is dropped, and the next one works."""
+    fleet, method = mixed_fleet(), make(name)
+    up_type = payload_types(type(method))[3]
+    if up_type is type(None) or method.pools_data:
+        pytest.skip("sends nothing")
+
+    def inflate(data: bytes) -> bytes:
+        flat = flatten(decode(data, up_type))
+        return encode({k: torch.full_like(t, 3e38) for k, t in flat.items()}).data
+
+    run = Run(fleet, method, Plan(rounds=2, workers=1, eval_every=0))
+    mock = Mock(run.backend, corrupt(inflate, 0, 1))
+    run.backend = mock
+    with run:
+        next(iter(run))
+    assert all(bool(torch.isfinite(t).all()) for t in flatten(run.server).values())
+
+
+def test_permuting_clients_permutes_results(name: str) -> None:
+    """With whole-batch steps nothing but the order of sums depends on a client's number."""
+    fleet, plan = mixed_fleet(), Plan(rounds=2, workers=1, eval_every=0)
+    order = np.array([3, 0, 4, 1, 2])  # client i becomes client order[i]
+    suites = [fleet.suites[int(np.flatnonzero(order == i)[0])] for i in range(5)]
+    moved = dataclasses.replace(fleet, suites=suites, client_of=order[fleet._client_of])
+    settings = {"batch": 1000, "lr": 0.01}
+    with Run(fleet, make(name, **settings), plan) as one:
+        list(one)
+    with Run(moved, make(name, **settings), plan) as other:
+        list(other)
+    left, right = flatten(one.server), flatten(other.server)
+    assert sorted(left) == sorted(right)
+    for key, tensor in left.items():
+        torch.testing.assert_close(tensor, right[key], rtol=1e-3, atol=1e-5)
+    first = one.scores().query("metric == 'nll' and own and split == 'test'")
+    second = other.scores().query("metric == 'nll' and own and split == 'test'")
+    expected = {int(order[c]): v for c, v in zip(first["client"], first["value"], strict=True)}
+    found = dict(zip(second["client"], second["value"], strict=True))
+    assert found == pytest.approx(expected, rel=1e-3)
+
+
 def test_oversize_message_is_refused(name: str) -> None:
     fleet, method = mixed_fleet(), make(name)
     up_type = payload_types(type(method))[3]

@@ -61,8 +61,13 @@ def card(
     return Card(id, ("a",), params or {}, samples, {"a": samples}, sizes)
 
 
+def shapes(kind: Architecture, channels: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """Windows that the architecture takes, for `Architecture.build`."""
+    return {m: (c, 8, 8) if kind.encoder == "cnn2d" else (c, 16) for m, c in channels.items()}
+
+
 def network(kind: Architecture, channels: Mapping[str, int], outputs: int = 3) -> Network:
-    model = kind.build(channels, outputs)
+    model = kind.build(shapes(kind, channels), outputs)
     initialise(model, Streams(0))
     return model
 

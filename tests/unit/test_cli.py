@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from communis import CommunisError
 from communis.cli import main
 from communis.compare import collect
 
@@ -74,6 +75,60 @@ def test_methods_of_one_seed_are_paired(tmp_path: Path, monkeypatch: pytest.Monk
     assert call(monkeypatch, *arguments) == 0
     one, two = collect([tmp_path])
     assert [r.scores for r in one.records] == [r.scores for r in two.records]
+
+
+def test_an_interrupted_comparison_is_resumed_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs that had not begun are known to `resume` too."""
+    base = ["compare", "fedavg", "local", "--on", "synthetic", "--into", str(tmp_path)]
+    arguments = [*base, "--name", "c", "--seeds", "2", "--quiet", *SMALL]
+
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise CommunisError("the power went")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("communis.jobs._perform", interrupt)
+        assert call(monkeypatch, *arguments) == 2
+    assert call(monkeypatch, "resume", str(tmp_path / "c"), "--quiet") == 0
+    runs = collect([tmp_path / "c"])
+    assert [run.method for run in runs] == ["fedavg", "fedavg", "local", "local"]
+    assert [run.seed for run in runs] == [0, 1, 0, 1]
+    assert all(run.complete for run in runs)
+
+
+def test_fresh_removes_runs_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep = tmp_path / "keep" / "thesis.txt"
+    keep.parent.mkdir()
+    keep.write_text("three years")
+    base = ["compare", "fedavg", "--on", "synthetic", "--into", str(tmp_path), "--seeds", "1"]
+    assert call(monkeypatch, *base, "--name", "keep", "--fresh", "--quiet", *SMALL) == 0
+    assert keep.read_text() == "three years"
+    for name in ("..", "a/b"):
+        assert call(monkeypatch, *base, "--name", name, "--fresh", *SMALL) == 2
+        assert "cannot be the name of a folder" in capsys.readouterr().err
+
+
+def test_a_wrong_metric_is_found_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["run", "synthetic", "--into", str(tmp_path), "--metric", "acuracy", *SMALL]
+    assert call(monkeypatch, *arguments) == 2
+    captured = capsys.readouterr()
+    assert "did you mean 'accuracy'?" in captured.err
+    assert "round 3/3" not in captured.out
+
+
+def test_an_unwritable_place_is_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    assert call(monkeypatch, "run", "synthetic", "--into", str(tmp_path / "file"), *SMALL) == 2
+    captured = capsys.readouterr()
+    assert "error:" in captured.err
+    assert "Traceback" not in captured.err
 
 
 def test_json_lines(

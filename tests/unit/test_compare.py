@@ -12,12 +12,14 @@ import pytest
 from communis import CommunisError, RoundRecord, Score
 from communis.compare import Estimate, better, collect, metrics, paired, rows, verdict
 from communis.exchange import Link, Scored
+from communis.report.words import number
 from communis.runfolder import RunFolder
 
 
 def write(home: Path, method: str, seed: int, values: Mapping[int, float], metric: str) -> Path:
     """A run of one round whose clients scored `values`."""
     folder = RunFolder(home / method / f"seed{seed}")
+    folder.open()
     scores = [
         Scored(c, "test", "acc", True, Score(metric, v, support=9)) for c, v in values.items()
     ]
@@ -28,7 +30,9 @@ def write(home: Path, method: str, seed: int, values: Mapping[int, float], metri
     folder.record(record, [Link(-1, 0, 100, 5), Link(0, -1, 300, 5)], scores)
     config = f'name = "x"\nseed = {seed}\n[method]\nname = "{method}"\n[run]\nrounds = 1\n'
     (folder.path / "config.toml").write_text(config + '[data]\nname = "d"\n')
-    (folder.path / "fleet.json").write_text(json.dumps({"labels": [], "clients": []}))
+    (folder.path / "fleet.json").write_text(
+        json.dumps({"labels": [], "pooled": False, "clients": []})
+    )
     return folder.path
 
 
@@ -77,6 +81,35 @@ def test_lower_is_better_for_errors(tmp_path: Path) -> None:
     assert bad.verdict == "worse than the best"
     assert better("count.mae") == -1
     assert better("accuracy") == 1
+
+
+def test_a_diverged_seed_is_not_dropped(tmp_path: Path) -> None:
+    """Averaging over the survivors would flatter a method that diverges."""
+    for seed in range(3):
+        write(tmp_path, "wild", seed, {0: math.nan if seed == 1 else 0.99}, "accuracy")
+        write(tmp_path, "calm", seed, {0: 0.5}, "accuracy")
+    calm, wild = rows(collect([tmp_path]), "accuracy")
+    assert (calm.method, wild.method) == ("calm", "wild")
+    assert math.isnan(wild.scores["accuracy"].mean)
+    assert number(wild.scores["accuracy"]) == "diverged in 1 of 3"
+    assert wild.verdict == "diverged"
+
+
+def test_runs_with_other_settings_are_told_apart(tmp_path: Path) -> None:
+    """Two experiments must not be averaged as if they were two seeds of one."""
+    for folder, rate in (("a", "0.1"), ("b", "0.2")):
+        path = write(tmp_path / folder, "alpha", 0, {0: 0.5}, "accuracy") / "config.toml"
+        path.write_text(path.read_text().replace('name = "alpha"', f'name = "alpha"\nlr = {rate}'))
+    names = sorted(row.method for row in rows(collect([tmp_path]), "accuracy"))
+    assert names == ["alpha (lr=0.1)", "alpha (lr=0.2)"]
+
+
+def test_other_data_is_not_compared(tmp_path: Path) -> None:
+    for seed in range(2):
+        write(tmp_path, "alpha", seed, {0: 0.9}, "accuracy")
+        path = write(tmp_path, "beta", seed, {0: 0.5}, "accuracy") / "config.toml"
+        path.write_text(path.read_text().replace('name = "d"', 'name = "other"'))
+    assert rows(collect([tmp_path]), "accuracy")[1].verdict.endswith("not comparable")
 
 
 def test_one_seed_gives_no_verdict() -> None:

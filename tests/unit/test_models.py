@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from communis import Batch, Model, State, Streams
+from communis import Batch, CommunisError, Model, State, Streams
 from communis.backends.inprocess import one_thread
 from communis.methods.fedrod import FedRoD
 from communis.models.convpool import ConvPool
@@ -20,7 +20,7 @@ from communis.models.fusion import Attention
 from communis.models.network import MLP, Network, initialise
 from communis.models.zoo import ZOO, Architecture, architecture
 from communis.tasks import Classification
-from tests.unit.small import TINY, batch, network, random, same_bits
+from tests.unit.small import TINY, batch, network, random, same_bits, shapes
 
 SETS: tuple[dict[str, int], ...] = ({"a": 3}, {"a": 3, "b": 2}, {"c": 1, "b": 2, "a": 3})
 TWO = {"a": 3, "b": 2}
@@ -282,7 +282,7 @@ def test_a_shared_path_starts_with_the_same_bits_on_every_client(name: str) -> N
 
 
 def test_modules_that_a_method_adds_change_no_other_start() -> None:
-    plain, equipped = TINY.build(TWO, 3), TINY.build(TWO, 3)
+    plain, equipped = TINY.build(shapes(TINY, TWO), 3), TINY.build(shapes(TINY, TWO), 3)
     FedRoD().equip(equipped, Classification(3))
     initialise(plain, Streams(4))
     initialise(equipped, Streams(4))
@@ -293,7 +293,7 @@ def test_modules_that_a_method_adds_change_no_other_start() -> None:
 
 def test_starts_differ_between_paths_and_seeds_and_are_not_left_unset() -> None:
     def start(seed: int) -> State:
-        model = ZOO["cnn"].build({"a": 3, "b": 3}, 3)
+        model = ZOO["cnn"].build({"a": (3, 16), "b": (3, 16)}, 3)
         initialise(model, Streams(seed))
         return State.of(model)
 
@@ -306,7 +306,7 @@ def test_starts_differ_between_paths_and_seeds_and_are_not_left_unset() -> None:
 
 
 def test_initialising_leaves_the_users_random_numbers_alone() -> None:
-    model = ZOO["gru"].build(TWO, 3)
+    model = ZOO["gru"].build(shapes(ZOO["gru"], TWO), 3)
     before = torch.get_rng_state()
     initialise(model, Streams(0))
     assert torch.equal(torch.get_rng_state(), before)
@@ -318,7 +318,7 @@ def test_a_module_that_cannot_be_reset_is_named() -> None:
             super().__init__()
             self.free = nn.Parameter(torch.zeros(1))
 
-    model = TINY.build(TWO, 3)
+    model = TINY.build(shapes(TINY, TWO), 3)
     model.private["odd"] = Odd()
     with pytest.raises(TypeError, match=r"private\.odd \(Odd\) has parameters but no reset"):
         initialise(model, Streams(0))
@@ -336,7 +336,9 @@ def test_convolutions_start_in_the_range_of_torch() -> None:
 
 
 def test_the_benchmark_model_has_as_many_parameters_as_its_peers() -> None:
-    model = Architecture(width=32).build({"acc": 3, "gyro": 3, "mag": 3, "hr": 1}, 12)
+    model = Architecture(width=32).build(
+        {"acc": (3, 128), "gyro": (3, 128), "mag": (3, 128), "hr": (1, 128)}, 12
+    )
     # first layers  32 * 3 * 5 + 32 = 512 (three times) and 32 * 1 * 5 + 32 = 192:  1 728
     # second layers (64 * 32 * 5 + 64) * 4 = 10 304 * 4:                           41 216
     # fusion        256 * 128 + 128:                                               32 896
@@ -349,7 +351,7 @@ def test_names_lead_to_architectures_and_back() -> None:
     assert architecture("cnn", width=8) == Architecture(width=8)
     assert all(kind.name == name for name, kind in ZOO.items())
     assert "width=9" in Architecture(width=9).name
-    with pytest.raises(KeyError, match=r"no architecture 'cmn'; there are cnn_small"):
+    with pytest.raises(CommunisError, match=r"no architecture 'cmn'; there are cnn_small"):
         architecture("cmn")
 
 

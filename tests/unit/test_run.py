@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,10 @@ import pytest
 import torch
 
 from communis import Client, CommunisError, FedAvg, Plan, Run, State
-from communis.backends.mock import Mock
+from communis.backends.mock import Mock, corrupt
 from communis.methods.fedavg import Down
 from communis.runfolder import RunFolder
+from communis.topology import ring
 from communis.wire import encode
 from tests.fleets import make, mixed_fleet
 
@@ -177,6 +180,87 @@ def test_records_are_strict_json(tmp_path: Path) -> None:
     text = (tmp_path / "records.jsonl").read_text("utf-8")
     assert "NaN" not in text
     assert all(np.isnan(record.loss) for record in RunFolder(tmp_path).records())
+
+
+def test_a_crash_before_the_first_checkpoint_leaves_no_trace(tmp_path: Path) -> None:
+    plan = replace(QUICK, checkpoint_every=3)
+    run = Run(mixed_fleet(), FedAvg(), plan, folder=tmp_path)
+    next(iter(run))
+    run.backend.close()
+    with (tmp_path / "records.jsonl").open("a") as file:
+        file.write('{"round": 2, "coh')
+    with Run(mixed_fleet(), FedAvg(), plan, folder=tmp_path) as again:
+        list(again)
+    assert [record.round for record in RunFolder(tmp_path).records()] == [1, 2, 3]
+
+
+def test_diverged_scores_survive_the_disk(tmp_path: Path) -> None:
+    with Run(mixed_fleet(), make("local", lr=1e30), QUICK, folder=tmp_path) as run:
+        list(run)
+    (last,) = [r.scores for r in RunFolder(tmp_path).records() if r.scores]
+    assert np.isnan(last["test.nll"])
+
+
+def test_two_processes_cannot_work_on_one_folder(tmp_path: Path) -> None:
+    code = (
+        "import sys; from communis import FedAvg, Run; from tests.fleets import mixed_fleet\n"
+        f"Run(mixed_fleet(), FedAvg(), folder={str(tmp_path)!r})"
+    )
+    with Run(mixed_fleet(), FedAvg(), QUICK, folder=tmp_path):
+        other = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert b"another process is working on this run" in other.stderr
+
+
+def test_every_message_is_billed_also_an_unreadable_one() -> None:
+    for change in (lambda data: data, lambda data: data[:-8], lambda data: b"x" * 50):
+        run = Run(mixed_fleet(), FedAvg(), replace(QUICK, rounds=1))
+        sizes: list[int] = []
+        inner = corrupt(change, 1)
+
+        def tamper(ask: Any, answer: Any, inner: Any = inner, sizes: Any = sizes) -> Any:
+            changed = inner(ask, answer)
+            sizes.append(len(changed.up))
+            return changed
+
+        run.backend = Mock(run.backend, tamper)
+        with run:
+            list(run)
+        up = run.links().query("sender >= 0")
+        assert int(up["payload"].sum() + up["framing"].sum()) == sum(sizes)
+
+
+def test_failures_while_scoring_are_recorded() -> None:
+    run = Run(mixed_fleet(), FedAvg(), replace(QUICK, rounds=1))
+
+    def tamper(ask: Any, answer: Any) -> Any:
+        lost = ask.kind == "evaluate" and ask.client == 2
+        return replace(answer, scores=(), failure="died\x1b[31m" + "x" * 999) if lost else answer
+
+    run.backend = Mock(run.backend, tamper)
+    with run:
+        (record,) = list(run)
+    ((client, reason),) = record.refused
+    assert client == 2
+    assert reason.startswith("died?[31m")
+    assert len(reason) < 320
+
+
+def test_centralized_needs_a_star() -> None:
+    with pytest.raises(CommunisError, match="needs a star"):
+        Run(mixed_fleet(), make("centralized"), QUICK, topology=ring(5))
+
+
+def test_no_training_windows_anywhere_is_refused() -> None:
+    fleet = mixed_fleet()
+    windows = replace(fleet.windows, split=np.full(len(fleet.windows), 2, np.int8))
+    with pytest.raises(CommunisError, match="no client has a training window"):
+        Run(replace(fleet, windows=windows), FedAvg(), QUICK)
+
+
+@pytest.mark.parametrize(("device", "message"), [("foo", "must be"), ("meta", "not available")])
+def test_devices_that_cannot_be_used_are_refused(device: str, message: str) -> None:
+    with pytest.raises(CommunisError, match=message):
+        Plan(device=device)
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:

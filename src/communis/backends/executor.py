@@ -91,12 +91,13 @@ class Executor:
         )
 
     def _keep(self, ask: Ask, state: Any) -> bool:
-        """Private state goes to disk; one without a single tensor needs no file, `start_client`
+        """Private state goes to disk. One that never had a tensor needs no file: `start_client`
         makes it again."""
         message = encode(state)
-        if message.payload:
+        needed = bool(message.payload) or ask.since >= 0
+        if needed:
             self.store.write(ask.client, ask.round, message.data)
-        return bool(message.payload)
+        return needed
 
     def _scores(self, client: Client, state: Any) -> Iterator[Scored]:
         splits: list[tuple[str, Samples]] = [("val", client.val), ("test", client.test)]

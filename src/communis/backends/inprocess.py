@@ -9,7 +9,6 @@ everybody) are stored once.
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -18,8 +17,8 @@ import tempfile
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from multiprocessing.connection import Connection, wait
@@ -29,6 +28,13 @@ from typing import Any
 import torch
 
 from communis.backends.executor import Executor, StateStore
+from communis.backends.machine import (
+    default_start_method,
+    default_workers,
+    keep_freed_memory,
+    one_thread,
+    shared_memory,
+)
 from communis.core import CommunisError
 from communis.exchange import Answer, Ask
 from communis.fleet import AnyMethod, Fleet
@@ -57,7 +63,7 @@ class InProcess:
         states: where private client state lives."""
         start_method = start_method or default_start_method(device)
         self.workers = workers or default_workers(start_method)
-        self._scratch = tempfile.TemporaryDirectory(prefix="communis-", dir=_shared_memory())
+        self._scratch = tempfile.TemporaryDirectory(prefix="communis-", dir=shared_memory())
         self._mail = Path(self._scratch.name)
         self._spare = tempfile.TemporaryDirectory(prefix="communis-states-")
         self._store = StateStore(states or Path(self._spare.name))
@@ -69,19 +75,25 @@ class InProcess:
             card.id: card.samples * len(card.modalities) for card in fleet.bind(method).cards
         }
         self._versions = self._store.versions()  # of every client's private state on disk
+        self._unsettled = set(
+            self._versions
+        )  # clients with a version written since the last commit
 
     def perform(self, asks: Sequence[Ask]) -> Iterator[Answer]:
         here = self.workers == 1 or len(asks) == 1
         for ask, answer in zip(asks, (self._here if here else self._in_workers)(asks), strict=True):
             if answer.keeps_state:
                 self._versions.setdefault(ask.client, set()).add(ask.round)
+                self._unsettled.add(ask.client)
             yield answer
 
-    def commit(self, keep: Mapping[int, int]) -> None:
-        for client, rounds in self._versions.items():
-            for old in sorted(rounds - {keep.get(client, -1)}):
+    def commit(self, rounds: Sequence[int]) -> None:
+        """Looks only at clients with more than one version, however many clients there are."""
+        for client in sorted(self._unsettled):
+            for old in sorted(self._versions[client] - {int(rounds[client])}):
                 self._store.drop(client, old)
-                rounds.discard(old)
+                self._versions[client].discard(old)
+        self._unsettled.clear()
 
     def close(self) -> None:
         for worker in self._pool:
@@ -179,7 +191,12 @@ class _Worker:
         theirs.close()
 
     def send(self, index: int, ask: Ask, letter: bytes | str) -> None:
-        self.pipe.send((replace(ask, down=b""), letter))
+        try:
+            self.pipe.send((replace(ask, down=b""), letter))
+        except OSError:  # the process died
+            if not self.asked:  # with nothing to do; otherwise `receive` will see it
+                self._start()
+                self.pipe.send((replace(ask, down=b""), letter))
         self.asked.append((index, ask.client))
 
     def receive(self) -> tuple[int, Answer]:
@@ -252,47 +269,3 @@ def _fetch(letter: bytes | str) -> bytes:
 def _executor(job: tuple[Any, ...]) -> Executor:
     fleet, method, states, device, subsets = job
     return Executor(fleet.bind(method, device), StateStore(states), subsets)
-
-
-def default_start_method(device: str) -> str:
-    """fork where it is safe and quick (Linux, CPU); spawn elsewhere, and with accelerators, which
-    do not survive a fork."""
-    return "fork" if sys.platform == "linux" and device == "cpu" else "spawn"
-
-
-def default_workers(start_method: str) -> int:
-    """One per core; only this process where workers are spawned, because a script that spawns must
-    protect its main module, and not every script does."""
-    return os.cpu_count() or 1 if start_method == "fork" else 1
-
-
-def keep_freed_memory() -> None:
-    """Tells glibc to keep freed blocks: training frees and asks for the same megabytes every step,
-    and handing them back to the system costs a page fault per 4 KB. A no-op elsewhere."""
-    if sys.platform == "linux":
-        try:
-            libc = ctypes.CDLL(None)
-            libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
-            libc.mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD
-        except (OSError, AttributeError):  # another C library
-            return
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Sums have one order, as in a worker; the caller's number of threads is restored."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _shared_memory() -> str | None:
-    """A folder in shared memory with room to spare, else the system's temporary folder."""
-    folder = "/dev/shm"
-    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
-        return None
-    room = os.statvfs(folder)
-    return folder if room.f_bavail * room.f_frsize > 512 << 20 else None

@@ -3,7 +3,7 @@ or a bad client would."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from communis.exchange import Answer, Ask, Backend
@@ -22,18 +22,21 @@ class Mock:
         for ask, answer in zip(asks, self.inner.perform(asks), strict=True):
             yield self.tamper(ask, answer)
 
-    def commit(self, keep: Mapping[int, int]) -> None:
-        self.inner.commit(keep)
+    def commit(self, rounds: Sequence[int]) -> None:
+        self.inner.commit(rounds)
 
     def close(self) -> None:
         self.inner.close()
 
 
 def silence(*clients: int) -> Tamper:
-    """These clients train but their messages never arrive."""
-    return lambda ask, answer: (
-        replace(answer, up=b"", failure="no answer") if ask.client in clients else answer
-    )
+    """These clients train, but their messages never arrive."""
+
+    def tamper(ask: Ask, answer: Answer) -> Answer:
+        lost = ask.kind == "train" and ask.client in clients
+        return replace(answer, up=b"", failure="no answer") if lost else answer
+
+    return tamper
 
 
 def corrupt(change: Callable[[bytes], bytes], *clients: int) -> Tamper:

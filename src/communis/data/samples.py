@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from communis.core import Batch, Modality
+from communis.data.recording import Array
 
 
 @dataclass(frozen=True)
@@ -53,3 +55,31 @@ def joined(parts: Sequence[TensorSamples], like: Mapping[Modality, Tensor]) -> T
         {m: torch.cat([present(part, m) for part in parts]) for m in like},
         torch.cat([part.target for part in parts]),
     )
+
+
+def prepared(x: Array, present: Array, train: Array, normalise: bool) -> tuple[Array, Array]:
+    """Windows (n, ..., channels) finite and zero where absent, and which of them are present.
+
+    normalise: z-scores per channel, from the training windows. A window without a single finite
+    value is absent.
+    """
+    x = np.array(x, dtype=np.float32, order="C")
+    with np.errstate(over="ignore", invalid="ignore"):
+        suspect = not np.isfinite(x.sum())  # NaN and Inf survive a sum
+    if suspect:
+        finite = np.isfinite(x)
+        present = present & finite.any(tuple(range(1, x.ndim)))
+        x[~finite] = np.nan
+    if normalise:
+        known = x[train & present]
+        if known.size:
+            over = tuple(range(known.ndim - 1))
+            count = np.maximum((~np.isnan(known)).sum(over), 1)
+            mean = np.nansum(known, over, dtype=np.float64) / count
+            square = np.nansum(np.square(known - mean), over, dtype=np.float64) / count
+            deviation = np.sqrt(square)
+            scale = np.where(deviation > 1e-6, deviation, 1.0)  # a constant is only centred
+            x = ((x - mean) / scale).astype(np.float32)
+    x[~present] = 0
+    np.nan_to_num(x, copy=False, nan=0.0)
+    return x, np.array(present)

@@ -33,22 +33,24 @@ class Windows:
     def __post_init__(self) -> None:
         if not self.inputs:
             raise CommunisError("windows need at least one modality")
+        set_field = object.__setattr__  # the dataclass is frozen, but lists are welcome
+        for name in ("target", "owner", "split"):
+            set_field(self, name, np.asarray(getattr(self, name)))
+        flags = {m: np.asarray(values, bool) for m, values in self.present.items()}
+        set_field(self, "present", flags)
         lengths = {m: len(values) for m, values in self.inputs.items()}
         lengths |= {"target": len(self.target), "owner": len(self.owner), "split": len(self.split)}
-        lengths |= {f"present.{m}": len(flags) for m, flags in self.present.items()}
+        lengths |= {f"present.{m}": len(values) for m, values in flags.items()}
         if len(set(lengths.values())) != 1:
             raise CommunisError(f"windows of unequal number: {lengths}")
         if not len(self.target):
             raise CommunisError("there are no windows")
         if not np.isin(np.unique(self.split), (TRAIN, VAL, TEST)).all():
             raise CommunisError("split must be 0 (train), 1 (validate) or 2 (test)")
-        if self.target.ndim == 1 and self.task.classes:
-            low, high = int(self.target.min()), int(self.target.max())
-            if low < 0 or high >= self.task.classes:
-                raise CommunisError(
-                    f"targets lie between {low} and {high}, but the task has classes 0 to "
-                    f"{self.task.classes - 1}"
-                )
+        self._check_names()
+        self._check_target()
+
+    def _check_names(self) -> None:
         taken = nn.ModuleDict()  # a modality names a module
         bad = [m for m in self.inputs if not m.isidentifier() or hasattr(taken, m)]
         if bad:
@@ -56,6 +58,31 @@ class Windows:
                 "modality names must be identifiers (letters, digits, _) that no module method "
                 f"has, got {', '.join(bad)}"
             )
+        unknown = [m for m in self.present if m not in self.inputs]
+        if unknown:
+            raise CommunisError(f"present names modalities without inputs: {', '.join(unknown)}")
+
+    def _check_target(self) -> None:
+        if isinstance(self.task, Classification):
+            if self.target.ndim != 1 or not np.issubdtype(self.target.dtype, np.integer):
+                raise CommunisError(
+                    f"classes are whole numbers, one per window; the target is "
+                    f"{self.target.dtype} {self.target.shape}"
+                )
+            low, high = int(self.target.min()), int(self.target.max())
+            if low < 0 or high >= self.task.classes:
+                raise CommunisError(
+                    f"targets lie between {low} and {high}, but the task has classes 0 to "
+                    f"{self.task.classes - 1}"
+                )
+            return
+        columns = getattr(self.task, "columns", None)
+        if self.target.ndim != 2 or columns not in (None, self.target.shape[1]):
+            raise CommunisError(
+                f"the task expects targets of {columns} columns, got {self.target.shape}"
+            )
+        if not np.isfinite(self.target).all():
+            raise CommunisError("a target is NaN or Inf")
 
     def __len__(self) -> int:
         return len(self.target)
@@ -104,8 +131,8 @@ class _Mapped:
 
 def _where(values: Array) -> Array | _Mapped:
     root = _root(values)
-    if not isinstance(root, np.memmap) or root.filename is None:
-        return values
+    if not isinstance(root, np.memmap) or root.filename is None or root.mode != "r":
+        return values  # a private map may have been changed in memory
     start = (
         values.__array_interface__["data"][0] - root.__array_interface__["data"][0] + root.offset
     )

@@ -44,6 +44,9 @@ class FedAvg(Recipe, Method[Server, State, Down, Up]):
     def shared(self, paths: Iterable[str]) -> list[str]:
         return [path for path in paths if self.shares(path)]
 
+    def sends(self, card: Card) -> list[str]:
+        return self.shared(card.params)
+
     def start_server(self, fleet: FleetView) -> Server:
         return Server(w=fleet.params.pick(self.shared(fleet.params)))
 
@@ -64,7 +67,7 @@ class FedAvg(Recipe, Method[Server, State, Down, Up]):
 
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
         self.train(client)  # ClientUpdate(k, w)
-        return self.keep(client), Up(w=State.of(client.model, self.shared(client.card.params)))
+        return self.keep(client), Up(w=State.of(client.model, self.sends(client.card)))
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         return Server(

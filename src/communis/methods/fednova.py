@@ -69,6 +69,10 @@ class FedNova(Recipe, Method[Server, State, Down, Up]):
         rho = self.momentum
         return (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
 
+    def vet(self, card: Card, up: Up) -> None:
+        if not 1 <= up.a_1 <= 1e9:
+            raise CommunisError(f"a_1 is {up.a_1}; a client takes at least one step")
+
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         d = ups.mean(lambda up: up.d, by_samples=True)  # sum_i p_i d_i
         tau_eff = ups.mean(

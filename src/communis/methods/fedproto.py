@@ -109,6 +109,11 @@ class FedProto(Recipe, Method[Server, Private, Down, Up]):
         self.train(client, loss=loss if self.lam else None)
         return Private(self._model(client), down.C, down.n), prototypes(client, client.train)
 
+    def vet(self, card: Card, up: Up) -> None:
+        whole = bool((up.counts == up.counts.round()).all())
+        if not whole or float(up.counts.min()) < 0 or float(up.counts.sum()) > card.samples:
+            raise CommunisError(f"counts are not those of {card.samples} windows")
+
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         sums, n = ups.sum(lambda up: up.sums), ups.sum(lambda up: up.counts)
         heard = n > 0

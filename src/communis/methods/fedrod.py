@@ -47,7 +47,7 @@ class FedRoD(FedAvg):
             return F.cross_entropy(z_G + log_prior, y) + F.cross_entropy(z_G.detach() + z_P, y)
 
         self.train(client, loss=loss)
-        return self.keep(client), Up(w=State.of(client.model, self.shared(client.card.params)))
+        return self.keep(client), Up(w=State.of(client.model, self.sends(client.card)))
 
     def predict(self, client: Client, state: State, batch: Batch) -> Tensor:
         output = client.model(batch)

@@ -3,10 +3,11 @@ and still exchange prototypes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from communis.core import CommunisError
 from communis.models import encoders
 from communis.models.fusion import Attention, Blocks
 from communis.models.network import Network
@@ -26,22 +27,30 @@ class Architecture:
         """Its name in the zoo, or its own description."""
         return next((name for name, kind in ZOO.items() if kind == self), repr(self))
 
-    def build(self, channels: Mapping[str, int], outputs: int) -> Network:
-        """A network for modalities with these channel counts; parameters are not initialised
-        yet."""
-        parts = {m: self._encoder(c) for m, c in sorted(channels.items())}
+    def build(self, shapes: Mapping[str, Sequence[int]], outputs: int) -> Network:
+        """A network for modalities with windows of these shapes (channels first); its parameters
+        are not initialised yet."""
+        parts = {m: self._encoder(m, shape) for m, shape in sorted(shapes.items())}
         sizes = {m: e.features for m, e in parts.items()}
         fusion = Blocks(sizes, self.embedding) if self.fusion == "blocks" else Attention(sizes)
         return Network(parts, fusion, self.hidden, outputs)
 
-    def _encoder(self, channels: int) -> encoders.Encoder:
-        if self.encoder == "cnn1d":
-            return (encoders.CNN1dNorm if self.norm else encoders.CNN1d)(channels, self.width)
+    def _encoder(self, modality: str, shape: Sequence[int]) -> encoders.Encoder:
         if self.encoder == "cnn2d":
-            return encoders.CNN2d(channels, self.width, norm=self.norm)
-        if self.encoder == "gru":
-            return encoders.GRU(channels, self.width)
-        return encoders.Transformer(channels, self.width)
+            if len(shape) not in (2, 3) or min(shape) < 1:
+                raise self._misfit(modality, shape, "(channels, rows, columns) or (rows, columns)")
+            return encoders.CNN2d(shape[0] if len(shape) == 3 else 1, self.width, norm=self.norm)
+        if len(shape) != 2 or shape[0] < 1 or shape[1] < 4:
+            raise self._misfit(modality, shape, "(channels, steps) with at least 4 steps")
+        if self.encoder == "cnn1d":
+            return (encoders.CNN1dNorm if self.norm else encoders.CNN1d)(shape[0], self.width)
+        kind = encoders.GRU if self.encoder == "gru" else encoders.Transformer
+        return kind(shape[0], self.width)
+
+    def _misfit(self, modality: str, shape: Sequence[int], expected: str) -> CommunisError:
+        return CommunisError(
+            f"{self.name} takes windows of {expected}; {modality} has {tuple(shape)}"
+        )
 
 
 ZOO: Mapping[str, Architecture] = {
@@ -59,5 +68,5 @@ ZOO: Mapping[str, Architecture] = {
 def architecture(name: str, **changes: object) -> Architecture:
     """The named architecture, with fields changed."""
     if name not in ZOO:
-        raise KeyError(f"no architecture {name!r}; there are {', '.join(ZOO)}")
+        raise CommunisError(f"no architecture {name!r}; there are {', '.join(ZOO)}")
     return replace(ZOO[name], **changes)  # type: ignore[arg-type]

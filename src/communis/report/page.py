@@ -12,8 +12,9 @@ from statistics import fmean
 
 import pandas as pd
 
-from communis.compare import Estimate, Finished, Row, metrics, rows
+from communis.compare import Finished, Row, rows
 from communis.report.svg import Curve, colour, curves
+from communis.report.words import how_to_read, kilobytes, number, scope, versus
 from communis.runfolder import replace_file
 
 STYLE = """
@@ -83,57 +84,6 @@ def render(runs: Sequence[Finished], metric: str, title: str) -> str:
         "<meta name='viewport' content='width=device-width'>"
         f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>{body}</body></html>"
     )
-
-
-def scope(runs: Sequence[Finished]) -> str:
-    """One sentence on what was compared."""
-    first = runs[0]
-    seeds = sorted({run.seed for run in runs})
-    clients = first.scores["client"].nunique()
-    unfinished = sum(not run.complete for run in runs)
-    note = f" {unfinished} of {len(runs)} runs are unfinished." if unfinished else ""
-    return (
-        f"Data {first.config['data']['name']}, {clients} clients, "
-        f"{first.config['run']['rounds']} rounds, "
-        f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''} "
-        f"({', '.join(map(str, seeds))}).{note}"
-    )
-
-
-def how_to_read(table: Sequence[Row], metric: str) -> str:
-    """What the numbers of the summary mean and which differences count."""
-    best = table[0].method
-    tail = (
-        "With one seed there is no spread, and no difference can be judged."
-        if table[0].scores[metric].seeds < 2
-        else f"Differences to {best} are paired by seed, with their 95 % interval; a method whose "
-        "interval holds zero is within the spread and cannot be told apart. "
-        "Several methods are compared at once, so read a single verdict with care."
-    )
-    return (
-        "Scores are means over clients after the last round, then mean ± standard deviation over "
-        f"seeds. Bytes are payload per client and round. {tail}"
-    )
-
-
-def number(estimate: Estimate, digits: int = 3) -> str:
-    if not math.isfinite(estimate.mean):
-        return "-"
-    spread = f" ± {estimate.spread:.{digits}f}" if math.isfinite(estimate.spread) else ""
-    return f"{estimate.mean:.{digits}f}{spread}"
-
-
-def versus(row: Row) -> str:
-    """The paired difference to the best method, in words."""
-    if not row.verdict:
-        return "best"
-    if not math.isfinite(row.difference.half_width):
-        return f"{row.difference.mean:+.3f} ({row.verdict})"
-    return f"{row.difference.mean:+.3f} ± {row.difference.half_width:.3f}, {row.verdict}"
-
-
-def kilobytes(count: float) -> str:
-    return f"{count / 1000:,.1f}"
 
 
 def _summary(table: Sequence[Row], metric: str, colours: Mapping[str, str]) -> str:
@@ -300,11 +250,3 @@ def _configurations(runs: Sequence[Finished]) -> str:
             f"<details><summary>environment</summary><pre>{escape(environment)}</pre></details>"
         )
     return "".join(parts)
-
-
-def default_metric(runs: Sequence[Finished]) -> str:
-    """Accuracy where there is one, else the first metric."""
-    found = metrics(runs)
-    if not found:
-        return "accuracy"
-    return "accuracy" if "accuracy" in found else found[0]

@@ -1,0 +1,122 @@
+"""Runs to be done: where they go, carrying them out with progress, and what is said at the end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import typer
+
+from communis.compare import collect, metrics, rows
+from communis.config import Config, usable_name
+from communis.core import CommunisError
+from communis.fleet import Fleet
+from communis.report import page
+from communis.report.words import default_metric, how_to_read, scope
+from communis.run import Run
+from communis.runfolder import replace_file
+from communis.terminal import Display, Stop, comparison, err, out, say, stop_after_round
+
+STOPPED = 130  # exit code after Ctrl-C
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to be done or continued."""
+
+    config: Config
+    folder: Path
+
+    @property
+    def label(self) -> str:
+        return f"{self.config.method_name}, seed {self.config.seed}"
+
+
+def place(into: Path, name: str) -> Path:
+    if not usable_name(name):
+        raise CommunisError(f"{name!r} cannot be the name of a folder")
+    return into / name
+
+
+def free(folder: Path) -> Path:
+    """The folder, or the first numbered one that does not exist yet."""
+    taken, number = folder, 2
+    while taken.exists():
+        taken, number = folder.with_name(f"{folder.name}-{number}"), number + 1
+    return taken
+
+
+def prepare(jobs: Sequence[Job], fresh: bool) -> None:
+    """Every job's configuration is on disk, so that `resume` knows all of them. Earlier results of
+    other settings are not mixed in; with `fresh` earlier results of these jobs are removed."""
+    for job in jobs:
+        path, text = job.folder / "config.toml", job.config.to_toml()
+        if fresh and path.exists():
+            shutil.rmtree(job.folder)
+        if path.exists() and path.read_text(encoding="utf-8") != text:
+            raise CommunisError(
+                f"{job.folder} holds results of other settings: choose another --name, "
+                "or remove them with --fresh"
+            )
+    for job in jobs:
+        job.folder.mkdir(parents=True, exist_ok=True)
+        replace_file(job.folder / "config.toml", job.config.to_toml().encode())
+
+
+def carry_out(jobs: Sequence[Job], home: Path, metric: str, quiet: bool, json: bool) -> None:
+    """Does what is not done yet; stops after a round on Ctrl-C."""
+    total = sum(job.config.run.rounds for job in jobs)
+    fleet: tuple[tuple[object, ...], Fleet] | None = None
+    with stop_after_round() as stop, Display(total, metric, json, quiet) as display:
+        for job in jobs:
+            key = (job.config.seed, job.config.data, job.config.fleet)
+            if fleet is None or fleet[0] != key:  # methods share a seed's fleet
+                fleet = key, job.config.make_fleet()
+            _perform(job, fleet[1], display, stop)
+            if stop.requested:
+                break
+    if stop.requested:
+        err.print(f"stopped; continue with: communis resume {home}")
+        raise typer.Exit(STOPPED)
+
+
+def _perform(job: Job, fleet: Fleet, display: Display, stop: Stop) -> None:
+    config = job.config
+    cores = os.cpu_count() or 1 if config.run.device == "cpu" else 1
+    with Run(
+        fleet,
+        config.make_method(),
+        replace(config.run, workers=config.run.workers or cores),
+        folder=job.folder,
+        config=config.to_toml(),
+        topology=config.make_topology(fleet),
+    ) as current:
+        display.begin(job.label, current.round)
+        for record in current:
+            about = {"method": config.method_name, "seed": config.seed}
+            display.record(record, config.run.rounds, **about)
+            if stop.requested:
+                break
+
+
+def conclude(
+    folders: Sequence[Path], home: Path, metric: str, title: str, quiet: bool, json: bool
+) -> None:
+    """Prints the table and writes the report."""
+    runs = collect(folders)
+    if not metrics(runs):
+        err.print(f"nothing to score: no client has test windows; records are in {home}")
+        return
+    chosen = metric or default_metric(runs)
+    table = rows(runs, chosen)
+    path = page.write(runs, home / "report.html", chosen, f"communis: {title}")
+    if json:
+        result = {"event": "result", "metric": chosen, "report": str(path)}
+        return say({**result, "rows": [asdict(row) for row in table]})
+    out.print(comparison(table, chosen))
+    if len(table) > 1 and not quiet:
+        out.print(f"\n{scope(runs)} {how_to_read(table, chosen)}")
+    out.print(f"\nreport: {path}")

@@ -1,0 +1,51 @@
+"""Plan: how a run goes. The `[run]` table of a configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from communis.core import CommunisError
+from communis.wire import MAX_BYTES
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a run goes: the `[run]` table of a configuration."""
+
+    rounds: int = 20
+    participation: float = 1.0  # share of the clients sampled per round
+    cohort: int = 0  # clients sampled per round; 0: by participation
+    eval_every: int = 1  # rounds between evaluations; 0: only after the last round
+    eval_clients: int = 0  # evaluate so many clients, drawn anew each time; 0: all
+    eval_subsets: Literal["own", "each"] = "each"  # score all own modalities, and each one alone
+    checkpoint_every: int = 1  # rounds between checkpoints
+    workers: int = 0  # processes; 1: only this one, 0: one per core where that is safe to assume
+    start_method: Literal["", "fork", "spawn", "forkserver"] = ""  # of workers; empty: what suits
+    device: str = "cpu"  # cpu, cuda or mps (the last two are written for, but untried)
+    max_message_mb: int = MAX_BYTES >> 20  # a client's message over this is refused
+
+    def __post_init__(self) -> None:
+        for name, least in (("rounds", 0), ("cohort", 0), ("eval_every", 0), ("workers", 0)):
+            if getattr(self, name) < least:
+                raise CommunisError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if self.checkpoint_every < 1 or self.max_message_mb < 1:
+            raise CommunisError("checkpoint_every and max_message_mb must be at least 1")
+        _check_device(self.device)
+        if not 0 < self.participation <= 1:
+            raise CommunisError(
+                f"participation is a share in (0, 1], got {self.participation}; "
+                "for a number of clients use cohort"
+            )
+
+
+def _check_device(name: str) -> None:
+    try:
+        kind = torch.device(name).type
+    except RuntimeError:
+        raise CommunisError(f"device must be cpu, cuda or mps, got {name!r}") from None
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.mps.is_available()}
+    if not available.get(kind, False):
+        raise CommunisError(f"device {name!r} is not available here; use device = 'cpu'")
