@@ -419,3 +419,21 @@ def test_a_method_without_payload_types_is_told_what_to_write() -> None:
 
     with pytest.raises(TypeError, match=r"Bare must derive from Method\[Server"):
         payload_types(Bare)
+
+
+def test_messages_are_safetensors_files() -> None:
+    """Ours are read by the library, and the library's by us."""
+    mixed = {
+        "x/a": torch.randn(3, 2, generator=torch.Generator().manual_seed(0)),
+        "x/b": torch.zeros(0, 4),
+        "n": torch.tensor(7),
+        "flags": torch.tensor([True, False, True]),
+        "half": torch.ones(5, dtype=torch.float16),
+    }
+    data = encode(mixed).data
+    read = safetensors.torch.load(data)
+    assert sorted(read) == sorted(mixed)
+    assert all(torch.equal(read[key], tensor) for key, tensor in mixed.items())
+    state = State({"a": mixed["x/a"]})
+    theirs = safetensors.torch.save({"state/a": state["a"]})
+    assert torch.equal(decode(theirs, State)["a"], state["a"])
