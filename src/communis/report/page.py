@@ -55,6 +55,7 @@ def render(runs: Sequence[Finished], metric: str, title: str) -> str:
         f"<p class='note'>{escape(scope(runs))}</p>",
         "<h2>Which method serves this fleet, at which cost?</h2>",
         _summary(table, metric, colours),
+        _verdicts(table),
         f"<p class='note'>{escape(how_to_read(table, metric))}</p>",
         "<h2>How they got there</h2>",
         _legend(colours),
@@ -92,7 +93,7 @@ def _summary(table: Sequence[Row], metric: str, colours: Mapping[str, str]) -> s
         "<th class='text'>method</th>",
         *(f"<th>{escape(m.replace('_', ' '))}</th>" for m in shown),
         "<th>weakest<br>client</th><th>KB<br>up</th><th>KB<br>down</th><th>MB<br>in all</th>"
-        "<th>s per<br>round</th><th>refused</th><th class='text'>against the best</th>",
+        "<th>s per<br>round</th><th>refused</th>",
     ]
     lines = [
         f"<tr><td><span class='dot' style='background:{colours[row.method]}'></span>"
@@ -100,11 +101,23 @@ def _summary(table: Sequence[Row], metric: str, colours: Mapping[str, str]) -> s
         + "".join(f"<td>{number(row.scores[m])}</td>" for m in shown)
         + f"<td>{number(row.weakest)}</td><td>{kilobytes(row.bytes_up)}</td>"
         f"<td>{kilobytes(row.bytes_down)}</td><td>{row.total_bytes / 1e6:,.1f}</td>"
-        f"<td>{row.seconds:.2f}</td><td>{row.refused}</td>"
-        f"<td class='text'>{escape(versus(row))}</td></tr>"
+        f"<td>{row.seconds:.2f}</td><td>{row.refused}</td></tr>"
         for row in table
     ]
     return f"<div class='scroll'><table><tr>{''.join(heads)}</tr>{''.join(lines)}</table></div>"
+
+
+def _verdicts(table: Sequence[Row]) -> str:
+    if len(table) < 2:
+        return ""
+    lines = "".join(
+        f"<tr><td>{escape(row.method)}</td><td class='text'>{escape(versus(row))}</td></tr>"
+        for row in table[1:]
+    )
+    head = (
+        f"<th class='text'>against {escape(table[0].method)}</th><th class='text'>difference</th>"
+    )
+    return f"<br><table><tr>{head}</tr>{lines}</table>"
 
 
 def _legend(colours: Mapping[str, str]) -> str:
