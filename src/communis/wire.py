@@ -221,7 +221,8 @@ def _refuse_rest(flat: Mapping[str, Tensor]) -> None:
 
 def _check_paths(field_name: str, state: State, card: Card, paths: Collection[str] | None) -> None:
     if paths is not None:
-        for path in [p for p in state if p not in paths]:
+        allowed = frozenset(paths)
+        for path in [p for p in state if p not in allowed]:
             raise WireError(f"{field_name}/{path} is not a path that client {card.id} may send")
         for path in [p for p in paths if p not in state]:
             raise WireError(f"{field_name}/{path} is missing")
