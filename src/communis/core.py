@@ -136,9 +136,7 @@ class Client:
     test: Samples
     round: int
     streams: Streams
-    log: dict[str, float] = field(
-        default_factory=dict
-    )  # diagnostics for the record (training loss, ...); on no wire
+    log: dict[str, float] = field(default_factory=dict)  # diagnostics; on no wire
 
     def generator(self, name: str) -> np.random.Generator:
         """This client's random stream of that name in this round."""
@@ -211,9 +209,7 @@ def _parts(value: State | Tensor | float) -> Mapping[str, Tensor]:
 class Method(Generic[S, C, D, U]):
     """A federated method: hyper-parameters in a frozen dataclass, no state."""
 
-    pools_data: ClassVar[bool] = (
-        False  # True: clients hand over raw data and one pooled client trains (centralized)
-    )
+    pools_data: ClassVar[bool] = False  # True: clients hand over raw data, one pooled client trains
 
     def equip(self, model: Model, task: Task) -> None:
         """Adds the modules that the method needs to a model, personal ones under `private`; they

@@ -91,9 +91,7 @@ class RoundRecord:
     seconds: float  # wall time of exchange, training and aggregation
     seconds_evaluation: float = 0.0
     refused: tuple[tuple[int, str], ...] = ()  # client, reason
-    scores: Mapping[str, float] = field(
-        default_factory=dict
-    )  # means over clients; empty when not evaluated
+    scores: Mapping[str, float] = field(default_factory=dict)  # means over clients, if evaluated
 
 
 def readable(reason: str, limit: int = 300) -> str:

@@ -35,16 +35,10 @@ class Fleet:
     windows: Windows
     suites: Sequence[tuple[Modality, ...]]  # sorted modalities of every client
     models: Sequence[str | Architecture] = ("cnn",)  # one for all, or one per client
-    client_of: Array | None = (
-        None  # (N,) client of each window, -1: nobody's; None: one client per owner
-    )
+    client_of: Array | None = None  # (N,) client of each window, -1: nobody; None: one per owner
     streams: Streams = field(default_factory=Streams)
-    normalise: Literal["client", "none"] = (
-        "client"  # z-score per channel from the client's own training windows
-    )
-    pooled: bool = (
-        False  # one more client, which holds everybody's windows, is the only one that trains
-    )
+    normalise: Literal["client", "none"] = "client"  # z-scores from its own training windows
+    pooled: bool = False  # only one more client trains, which holds everybody's windows
 
     def __post_init__(self) -> None:
         if self.client_of is None:

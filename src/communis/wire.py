@@ -78,9 +78,8 @@ def flatten(payload: Any) -> dict[str, Tensor]:
 def encode(payload: Any) -> Message:
     """Bytes of a payload, or of one that is flattened already."""
     flat = payload if isinstance(payload, dict) else flatten(payload)
-    flat = dict(
-        sorted(flat.items(), key=lambda item: (-item[1].element_size(), item[0]))
-    )  # aligned
+    # Widest numbers first, so that all are aligned.
+    flat = dict(sorted(flat.items(), key=lambda item: (-item[1].element_size(), item[0])))
     arrays = [t.detach().cpu().contiguous().numpy() for t in flat.values()]
     layout = tuple((k, t.dtype, tuple(t.shape)) for k, t in flat.items())
     data = b"".join([_header(layout), *(a.tobytes() for a in arrays)])

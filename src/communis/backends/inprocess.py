@@ -75,9 +75,7 @@ class InProcess:
             card.id: card.samples * len(card.modalities) for card in fleet.bind(method).cards
         }
         self._versions = self._store.versions()  # of every client's private state on disk
-        self._unsettled = set(
-            self._versions
-        )  # clients with a version written since the last commit
+        self._unsettled = set(self._versions)  # clients with versions since the last commit
 
     def perform(self, asks: Sequence[Ask]) -> Iterator[Answer]:
         here = self.workers == 1 or len(asks) == 1

@@ -25,9 +25,7 @@ class Windows:
     owner: Array  # (N,) int64: subject, or whoever else the windows belong to
     split: Array  # (N,) int8: TRAIN, VAL or TEST
     task: Task
-    present: Mapping[Modality, Array] = field(
-        default_factory=dict
-    )  # (N,) bool; a modality not named is always present
+    present: Mapping[Modality, Array] = field(default_factory=dict)  # (N,) bool; not named: always
     labels: tuple[str, ...] = ()  # class names
 
     def __post_init__(self) -> None:

@@ -70,6 +70,5 @@ class FedAvg(Recipe, Method[Server, State, Down, Up]):
         return self.keep(client), Up(w=State.of(client.model, self.sends(client.card)))
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
-        return Server(
-            w=server.w | ups.mean(lambda up: up.w, by_samples=not self.uniform)
-        )  # sum_k n_k/n w_k
+        mean = ups.mean(lambda up: up.w, by_samples=not self.uniform)  # sum_k n_k/n w_k
+        return Server(w=server.w | mean)

@@ -75,7 +75,10 @@ class FedNova(Recipe, Method[Server, State, Down, Up]):
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         d = ups.mean(lambda up: up.d, by_samples=True)  # sum_i p_i d_i
-        tau_eff = ups.mean(
-            lambda up: up.d.map(lambda _: torch.tensor(up.a_1)), by_samples=True
-        )  # sum_i p_i |a_i|_1
+        tau_eff = ups.mean(_a_1, by_samples=True)  # sum_i p_i |a_i|_1
         return Server(x=server.x - d * tau_eff)
+
+
+def _a_1(up: Up) -> State:
+    """|a_i|_1 at every path, so that its mean too runs over the path's owners."""
+    return up.d.map(lambda _: torch.tensor(up.a_1))

@@ -52,9 +52,8 @@ class FedOpt(Recipe, Method[Server, State, Down, Up]):
             raise CommunisError("fedopt needs lr_server and tau > 0 and beta1, beta2 in [0, 1)")
 
     def start_server(self, fleet: FleetView) -> Server:
-        return Server(
-            x=fleet.params, m=fleet.params.zeros(), v=fleet.params.zeros() + self.tau**2
-        )  # v_{-1} >= tau^2
+        zeros = fleet.params.zeros()
+        return Server(x=fleet.params, m=zeros, v=zeros + self.tau**2)  # v_{-1} >= tau^2
 
     def start_client(self, client: Client) -> State:
         return State.buffers(client.model)

@@ -102,9 +102,8 @@ class FedProto(Recipe, Method[Server, Private, Down, Up]):
             known = (down.n[y] > 0).float()  # classes that some client has sent
             distance = (output.embedding - down.C[y]).square().mean(1)
             regulariser = (known * distance).mean()
-            return (
-                client.task.loss(output.prediction, batch.target) + self.lam * regulariser
-            )  # Equation 7
+            task = client.task.loss(output.prediction, batch.target)
+            return task + self.lam * regulariser  # Equation 7
 
         self.train(client, loss=loss if self.lam else None)
         return Private(self._model(client), down.C, down.n), prototypes(client, client.train)

@@ -37,9 +37,8 @@ class FedRoD(FedAvg):
 
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
         labels = client.task.labels(client.train.target)
-        log_prior = (
-            torch.bincount(labels, minlength=client.task.classes).to(torch.float32).log()
-        )  # -inf: never a target here
+        counts = torch.bincount(labels, minlength=client.task.classes)
+        log_prior = counts.to(torch.float32).log()  # -inf: never a target here
 
         def loss(output: Output, batch: Batch) -> Tensor:
             y, z_G = client.task.labels(batch.target), output.prediction

@@ -85,9 +85,8 @@ class Scaffold(Recipe, Method[Server, Private, Down, Up]):
         c_new = c_i
         if done.steps:
             c_new = c_i - down.c + (down.x - y) / (done.steps * self.lr)  # line 12
-        return Private(c_new, State.buffers(client.model)), Up(
-            dy=y - down.x, dc=c_new - c_i
-        )  # line 13
+        up = Up(dy=y - down.x, dc=c_new - c_i)  # line 13
+        return Private(c_new, State.buffers(client.model)), up
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         dx = ups.mean(lambda up: up.dy, by_samples=False)  # line 16: 1/|S|

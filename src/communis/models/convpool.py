@@ -15,9 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-NARROW = (
-    16  # input channels below this: one product on unfolded rows beats one thin product per tap
-)
+NARROW = 16  # with fewer input channels one product on unfolded rows beats one per tap
 _gate = torch.ops.aten.threshold_backward  # gradient where the second argument is positive, else 0
 
 

@@ -49,9 +49,7 @@ class Network(Model):
         self.embedding_size = fusion.features
         self.head_sizes = (self.embedding_size, *hidden, outputs)
         self.head = MLP(self.head_sizes)
-        self.private = (
-            nn.ModuleDict()
-        )  # modules that stay on the client; methods put them here in `equip`
+        self.private = nn.ModuleDict()  # stays on the client; methods fill it in `equip`
 
     def forward(self, batch: Batch) -> Output:
         features = {
