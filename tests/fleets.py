@@ -13,6 +13,8 @@ from communis.plugins import find, names
 
 SMALL = Architecture(width=4, embedding=8, norm=True)
 METHODS = names("methods")
+FEDERATED = [name for name in METHODS if not find("methods", name).pools_data]
+SENDING = [name for name in FEDERATED if name != "local"]
 
 
 def mixed_fleet(seed: int = 0, **changes: Any) -> Fleet:
