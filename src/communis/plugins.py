@@ -14,13 +14,11 @@ from typing import Any
 
 from communis.core import CommunisError
 
-SUPPORT = {"recording", "samples", "windows"}  # modules of communis.data that are not sources
-
 
 def names(room: str) -> list[str]:
     """The plug-ins of a room (`methods` or `data`), sorted."""
     package = importlib.import_module(f"communis.{room}")
-    return sorted(m.name for m in pkgutil.iter_modules(package.__path__) if m.name not in SUPPORT)
+    return sorted(m.name for m in pkgutil.iter_modules(package.__path__))
 
 
 def find(room: str, name: str) -> type[Any]:
@@ -41,7 +39,7 @@ def find(room: str, name: str) -> type[Any]:
     own = [
         c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__
     ]
-    return next(c for c in own if c.__name__.lower() == name)
+    return next(c for c in own if c.__name__.lower() == name.replace("_", ""))
 
 
 def nearest(

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from communis.core import CommunisError
-from communis.data.recording import Array
-from communis.data.windows import Windows
+from communis.recordings.about import About
+from communis.recordings.recording import Array
+from communis.recordings.windows import Windows
 from communis.streams import Streams
 from communis.tasks import Classification
 
-LICENCE = "none needed: generated"
-CITATION = ""
-EXTRA = ""
+ABOUT = About(licence="none needed: generated")
 
 
 @dataclass(frozen=True)

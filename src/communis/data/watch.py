@@ -8,6 +8,7 @@ wheel (BSD-3-Clause); the file is read from the installed package without import
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -15,29 +16,38 @@ from pathlib import Path
 import numpy as np
 
 from communis.core import CommunisError
-from communis.data.recording import Dataset, Recording
-from communis.data.windows import Windows, cut
 from communis.extras import command
-from communis.streams import Streams
+from communis.recordings.about import About
+from communis.recordings.recording import Dataset, Recording, Stream
+from communis.recordings.source import Recorded
+from communis.tasks import Classification
 
-LICENCE = "BSD-3-Clause"
-CITATION = "Burns et al. 2018, doi:10.1088/1361-6579/aacfd9"
 SHA256 = "eb122f23cdf06ef6bd6c6c5312958ec5cf9d038e2e6d457b8081662c75a42537"
-EXTRA = "watch"
+LABELS = ("PEN", "ABD", "FEL", "IR", "ER", "TRAP", "ROW")
+UNITS = {"acc": "g", "gyro": "rad/s"}
+ABOUT = About(
+    licence="BSD-3-Clause",
+    citation="Burns et al. 2018, doi:10.1088/1361-6579/aacfd9",
+    address="https://github.com/dmbee/seglearn",
+    files="watch_dataset.npy",
+    count=1,
+    how=f"It comes with the extra `watch`: {command('watch')}",
+    extra="watch",
+)
 
 
 @dataclass(frozen=True)
-class Watch:
+class Watch(Recorded):
     """Settings of `[data] name = "watch"`."""
 
-    window: float = 2.56  # seconds per window; windows do not overlap
+    window: float = 2.56  # seconds per window
 
-    def __post_init__(self) -> None:
-        if self.window <= 0:
-            raise CommunisError(f"window must be a positive number of seconds, got {self.window}")
+    @property
+    def place(self) -> Path:
+        return Path(self.folder).expanduser() if self.folder else location().parent
 
-    def load(self, streams: Streams) -> Windows:
-        return cut(read(location()), self.window)
+    def read(self, folder: Path) -> Dataset:
+        return read(folder / ABOUT.files)
 
 
 def location() -> Path:
@@ -46,11 +56,15 @@ def location() -> Path:
     except PackageNotFoundError:
         raise CommunisError(
             "the watch recordings are inside the seglearn package, which is not installed: "
-            f"{command(EXTRA)}"
+            f"{command('watch')}"
         ) from None
 
 
 def read(path: Path) -> Dataset:
+    return Dataset(recordings(path), Classification(len(LABELS)), LABELS, UNITS)
+
+
+def recordings(path: Path) -> Iterator[Recording]:
     """The file is a pickle, so nothing of it is unpacked before its hash is known to be right."""
     try:
         found = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -64,14 +78,12 @@ def read(path: Path) -> Dataset:
             "reinstall with: pip install --force-reinstall seglearn==1.2.5"
         )
     raw = np.load(path, allow_pickle=True).item()
-    recordings = [
-        Recording(
-            {"acc": x[:, :3], "gyro": x[:, 3:]},
-            {"acc": 50.0, "gyro": 50.0},
-            int(y),
-            int(subject),
-            int(side),
+    columns = zip(raw["X"], raw["y"], raw["subject"], raw["side"], strict=True)
+    for number, (x, y, subject, side) in enumerate(columns):
+        yield Recording(
+            {"acc": Stream(x[:, :3], 50.0), "gyro": Stream(x[:, 3:], 50.0)},
+            target=int(y),
+            subject=int(subject),
+            session=int(side),
+            name=f"recording {number}",
         )
-        for x, y, subject, side in zip(raw["X"], raw["y"], raw["subject"], raw["side"], strict=True)
-    ]
-    return Dataset(tuple(recordings), tuple(str(name) for name in raw["y_labels"]))

@@ -1,4 +1,4 @@
-"""Windows: how recordings are cut, what is refused, and how memory maps travel."""
+"""Windows: what is refused, what is filled in, and how memory maps travel."""
 
 from __future__ import annotations
 
@@ -10,132 +10,9 @@ import numpy as np
 import pytest
 
 from communis import CommunisError, Windows
-from communis.data.recording import Array, Dataset, Recording
-from communis.data.windows import TEST, TRAIN, VAL, cut
+from communis.recordings.recording import Array
 from communis.tasks import Classification
 from tests.unit.small import windows
-
-
-def recording(
-    steps: int, rate: float = 10.0, label: int = 0, subject: int = 0, start: float = 0.0
-) -> Recording:
-    """Two channels that count: value and its negative."""
-    ramp = start + np.arange(steps, dtype=np.float64)
-    return Recording({"a": np.stack([ramp, -ramp], 1)}, {"a": rate}, label, subject)
-
-
-def dataset(*recordings: Recording, labels: tuple[str, ...] = ("x", "y")) -> Dataset:
-    return Dataset(recordings, labels)
-
-
-def test_windows_follow_each_other_without_overlap_or_gap() -> None:
-    data = cut(dataset(recording(57)), 1.0)
-    assert data.inputs["a"].shape == (5, 2, 10)
-    assert data.inputs["a"].dtype == np.float32
-    assert data.inputs["a"][:, 0].ravel().tolist() == list(range(50))  # the rest of 7 is left out
-    assert data.inputs["a"][:, 1].ravel().tolist() == [-v for v in range(50)]
-
-
-def test_labels_subjects_and_counts_belong_to_their_recording() -> None:
-    data = cut(
-        dataset(
-            recording(35, label=1, subject=8),
-            recording(9, label=1, subject=9),  # too short for one window: contributes none
-            recording(20, label=0, subject=2, start=1000),
-        ),
-        1.0,
-    )
-    assert data.target.tolist() == [1, 1, 1, 0, 0]
-    assert data.owner.tolist() == [8, 8, 8, 2, 2]
-    assert data.inputs["a"][3, 0, 0] == 1000
-    assert data.task == Classification(2)
-    assert data.labels == ("x", "y")
-
-
-@pytest.mark.parametrize(
-    ("count", "shares", "expected"),
-    [
-        (10, (0.6, 0.2, 0.2), (6, 2, 2)),
-        (10, (6, 2, 2), (6, 2, 2)),
-        (10, (1.0, 0.0, 0.0), (10, 0, 0)),
-        (10, (0.0, 0.0, 1.0), (0, 0, 10)),
-        (10, (0.5, 0.0, 0.5), (5, 0, 5)),
-        (1, (0.6, 0.2, 0.2), (1, 0, 0)),
-        (5, (0.6, 0.2, 0.2), (3, 1, 1)),
-    ],
-)
-def test_the_first_part_trains_the_next_validates_the_last_tests(
-    count: int, shares: tuple[float, float, float], expected: tuple[int, int, int]
-) -> None:
-    data = cut(dataset(recording(10 * count)), 1.0, shares)
-    assert data.split.dtype == np.int8
-    assert tuple(int((data.split == s).sum()) for s in (TRAIN, VAL, TEST)) == expected
-    assert (np.diff(data.split) >= 0).all()
-
-
-def test_every_recording_is_split_by_itself() -> None:
-    data = cut(dataset(recording(50), recording(50, subject=1)), 1.0)
-    assert data.split.tolist() == [0, 0, 0, 1, 2] * 2
-
-
-def test_modalities_at_different_rates_cover_the_same_time() -> None:
-    time_a, time_b = np.arange(400) / 40.0, np.arange(104) / 10.0  # 10 s and 10.4 s
-    both = Recording(
-        {"a": time_a[:, None], "b": time_b[:, None]}, {"a": 40.0, "b": 10.0}, label=0, subject=0
-    )
-    data = cut(dataset(both), 2.0)
-    assert data.inputs["a"].shape == (5, 1, 80)
-    assert data.inputs["b"].shape == (5, 1, 20)
-    assert (
-        data.inputs["a"][:, 0, 0].tolist() == data.inputs["b"][:, 0, 0].tolist() == [0, 2, 4, 6, 8]
-    )
-
-
-def test_the_shortest_stream_ends_the_recording() -> None:
-    streams = {"a": np.zeros((100, 1)), "b": np.zeros((70, 1))}
-    data = cut(dataset(Recording(streams, {"a": 10.0, "b": 10.0}, 0, 0)), 1.0)
-    assert len(data) == 7
-
-
-@pytest.mark.parametrize(("count", "seconds", "rate"), [(3, 2.56, 50.0), (10, 0.1, 100.0)])
-def test_a_recording_of_whole_windows_gives_all_of_them(
-    count: int, seconds: float, rate: float
-) -> None:
-    assert len(cut(dataset(recording(round(count * seconds * rate), rate)), seconds)) == count
-
-
-def test_a_window_that_is_no_whole_number_of_steps_can_be_cut() -> None:
-    assert len(cut(dataset(recording(300, 30.0)), 0.25)) in (37, 40)  # 7.5 steps
-
-
-def test_modalities_stay_aligned_when_a_window_is_no_whole_number_of_steps() -> None:
-    """64 Hz and 100 Hz (a wrist-worn watch and a belt): 2.56 s are 163.84 and 256 steps."""
-    seconds, streams = 300, {}
-    for m, rate in (("a", 64.0), ("b", 100.0)):
-        streams[m] = (np.arange(int(seconds * rate)) / rate)[:, None]
-    data = cut(dataset(Recording(streams, {"a": 64.0, "b": 100.0}, 0, 0)), 2.56)
-    apart = np.abs(data.inputs["a"][:, 0, 0] - data.inputs["b"][:, 0, 0])
-    assert apart.max() <= 1 / 64
-
-
-def test_a_recording_that_lacks_a_modality_is_cut_or_refused_by_name() -> None:
-    other = Recording({"b": np.zeros((100, 1))}, {"b": 10.0}, 0, 1)
-    try:
-        data = cut(dataset(recording(100), other), 1.0)
-    except CommunisError:
-        return
-    assert not data.present["a"][10:].any()
-
-
-@pytest.mark.parametrize("seconds", [0.0, -1.0, 0.01])
-def test_a_window_without_a_single_step_is_refused(seconds: float) -> None:
-    with pytest.raises(CommunisError):
-        cut(dataset(recording(100)), seconds)
-
-
-def test_a_window_longer_than_every_recording_is_refused_with_the_longest() -> None:
-    with pytest.raises(CommunisError, match=r"window of 20\.0 s; the longest has 5\.7 s"):
-        cut(dataset(recording(57), recording(30)), 20.0)
 
 
 def test_no_modality_is_refused() -> None:
@@ -143,7 +20,7 @@ def test_no_modality_is_refused() -> None:
         windows(inputs={})
 
 
-@pytest.mark.parametrize("field", ["target", "owner", "split", "inputs", "present"])
+@pytest.mark.parametrize("field", ["target", "owner", "split", "start", "inputs", "present"])
 def test_unequal_lengths_are_refused_with_all_of_them(field: str) -> None:
     full: dict[str, Any] = dict(vars(windows((0,) * 6)))
     full["present"] = {"b": np.ones(6, bool)}
@@ -156,12 +33,19 @@ def test_unequal_lengths_are_refused_with_all_of_them(field: str) -> None:
         Windows(**full)
 
 
+def test_what_is_not_given_is_filled_in() -> None:
+    data = windows((0,) * 5, owner=(7, 3, 7, 7, 3), seconds=2.0)
+    assert data.start.tolist() == [0, 0, 2, 4, 2]  # each owner's windows in a row
+    assert data.recording.tolist() == data.owner.tolist()
+    assert data.scene.tolist() == data.session.tolist() == data.trial.tolist() == [0] * 5
+
+
 def test_no_windows_at_all_are_refused() -> None:
     with pytest.raises(CommunisError, match="no windows"):
         windows(())
 
 
-@pytest.mark.parametrize("bad", [-1, 3])
+@pytest.mark.parametrize("bad", [-2, 3])
 def test_a_split_that_is_none_is_refused(bad: int) -> None:
     with pytest.raises(CommunisError, match="split must be 0"):
         windows((0, 1, 2, bad))

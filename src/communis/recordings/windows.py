@@ -12,39 +12,70 @@ import numpy as np
 from torch import nn
 
 from communis.core import CommunisError, Modality, Task
-from communis.data.recording import Array, Dataset, Recording
+from communis.recordings.recording import Array, Kind
 from communis.tasks import Classification
 
 TRAIN, VAL, TEST = 0, 1, 2
+UNUSED = -1  # in a gap between the parts
+ORIGIN = ("scene", "session", "trial", "recording", "start")  # where windows come from
+
+
+def _unknown() -> Array:
+    return np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
 class Windows:
-    inputs: Mapping[Modality, Array]  # (N, channels, ...) float32
+    inputs: Mapping[Modality, Array]  # (N, channels, ...) float32, NaN where nothing was sensed
     target: Array  # (N,) int64 or (N, columns) float32
     owner: Array  # (N,) int64: subject, or whoever else the windows belong to
-    split: Array  # (N,) int8: TRAIN, VAL or TEST
+    split: Array  # (N,) int8: TRAIN, VAL, TEST or UNUSED
     task: Task
     present: Mapping[Modality, Array] = field(default_factory=dict)  # (N,) bool; not named: always
     labels: tuple[str, ...] = ()  # class names
+    scene: Array = field(
+        default_factory=_unknown
+    )  # (N,) int64: room, base station; one for all if not given
+    session: Array = field(default_factory=_unknown)  # (N,) int64, numbered within a subject
+    trial: Array = field(
+        default_factory=_unknown
+    )  # (N,) int64, numbered within a subject and class
+    recording: Array = field(
+        default_factory=_unknown
+    )  # (N,) int64: each is one uninterrupted stretch of time
+    start: Array = field(
+        default_factory=_unknown
+    )  # (N,) float64: seconds on the owner's timeline; not given: in a row
+    seconds: float = 1.0  # length of a window
+    kinds: Mapping[Modality, Kind] = field(default_factory=dict)  # not named: "series"
+    units: Mapping[Modality, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # what a reader of the scores must know
 
     def __post_init__(self) -> None:
         if not self.inputs:
             raise CommunisError("windows need at least one modality")
         set_field = object.__setattr__  # the dataclass is frozen, but lists are welcome
-        for name in ("target", "owner", "split"):
+        for name in ("target", "owner", "split", *ORIGIN):
             set_field(self, name, np.asarray(getattr(self, name)))
         flags = {m: np.asarray(values, bool) for m, values in self.present.items()}
         set_field(self, "present", flags)
+        for name in ("scene", "session", "trial"):
+            if not len(getattr(self, name)):
+                set_field(self, name, np.zeros(len(self.target), np.int64))
+        if not len(self.recording):
+            set_field(self, "recording", self.owner)
+        if not len(self.start):
+            set_field(self, "start", self.seconds * _rank(self.owner))
         lengths = {m: len(values) for m, values in self.inputs.items()}
         lengths |= {"target": len(self.target), "owner": len(self.owner), "split": len(self.split)}
+        lengths |= {name: len(getattr(self, name)) for name in ORIGIN}
         lengths |= {f"present.{m}": len(values) for m, values in flags.items()}
         if len(set(lengths.values())) != 1:
             raise CommunisError(f"windows of unequal number: {lengths}")
         if not len(self.target):
             raise CommunisError("there are no windows")
-        if not np.isin(np.unique(self.split), (TRAIN, VAL, TEST)).all():
-            raise CommunisError("split must be 0 (train), 1 (validate) or 2 (test)")
+        if not np.isin(np.unique(self.split), (TRAIN, VAL, TEST, UNUSED)).all():
+            raise CommunisError("split must be 0 (train), 1 (validate), 2 (test) or -1 (unused)")
         self._check_names()
         self._check_target()
 
@@ -144,50 +175,11 @@ def _root(values: Array) -> Array:
     return values
 
 
-def cut(
-    dataset: Dataset, seconds: float, shares: tuple[float, float, float] = (0.6, 0.2, 0.2)
-) -> Windows:
-    """Windows without overlap; within each recording the first part trains, the next validates, the
-    last tests.
-
-    Time is never shuffled, so no test window lies between training windows.
-    """
-    for recording in dataset.recordings:
-        lacks = [m for m in dataset.modalities if m not in recording.streams]
-        if lacks:
-            raise CommunisError(f"a recording of subject {recording.subject} lacks {lacks}")
-        if min(recording.rates.values()) * seconds < 1:
-            raise CommunisError(f"a window of {seconds} s holds no step")
-    parts = [_pieces(recording, seconds) for recording in dataset.recordings]
-    counts = [len(next(iter(part.values()))) for part in parts]
-    if not sum(counts):
-        longest = max(r.seconds for r in dataset.recordings)
-        raise CommunisError(
-            f"no recording holds a window of {seconds} s; the longest has {longest:.1f} s"
-        )
-    inputs = {m: np.concatenate([part[m] for part in parts]) for m in dataset.modalities}
-    repeat = np.repeat(np.arange(len(parts)), counts)
-    return Windows(
-        inputs=inputs,
-        target=np.array([r.label for r in dataset.recordings], np.int64)[repeat],
-        owner=np.array([r.subject for r in dataset.recordings], np.int64)[repeat],
-        split=np.concatenate([_split(n, shares) for n in counts]),
-        task=Classification(len(dataset.labels)),
-        labels=dataset.labels,
-    )
-
-
-def _pieces(recording: Recording, seconds: float) -> dict[Modality, Array]:
-    count = int(recording.seconds / seconds + 1e-9)
-    pieces = {}
-    for m, values in recording.streams.items():
-        steps = seconds * recording.rates[m]
-        starts = np.floor(np.arange(count) * steps + 1e-6).astype(np.int64)
-        rows = starts[:, None] + np.arange(int(steps + 1e-6))
-        pieces[m] = np.asarray(values, np.float32)[rows].transpose(0, 2, 1)
-    return pieces
-
-
-def _split(count: int, shares: tuple[float, float, float]) -> Array:
-    bounds = np.round(np.cumsum(shares)[:2] / sum(shares) * count).astype(int)
-    return np.searchsorted(bounds, np.arange(count), side="right").astype(np.int8)
+def _rank(groups: Array) -> Array:
+    """Each entry's place among those of its group."""
+    order = np.argsort(groups, kind="stable")
+    ranked = groups[order]
+    place = np.arange(len(groups)) - np.searchsorted(ranked, ranked)
+    rank = np.empty(len(groups), np.float64)
+    rank[order] = place
+    return rank

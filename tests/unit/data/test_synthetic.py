@@ -9,7 +9,7 @@ import pytest
 
 from communis import Streams, Windows
 from communis.data.synthetic import Synthetic
-from communis.data.windows import TEST, TRAIN, VAL
+from communis.recordings.windows import TEST, TRAIN, VAL
 
 
 def load(seed: int = 0, **settings: Any) -> Windows:

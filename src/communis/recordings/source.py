@@ -1,0 +1,94 @@
+"""Recorded: what all dataset sources share that read recordings from files.
+
+A source is a module in `communis.data` with a constant `ABOUT` and a subclass of `Recorded` that
+adds its own settings and `read`. Everything after reading is done here: windows are cut once, kept
+on disk and mapped into memory; the split is made anew each time, for it costs nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from communis.core import CommunisError
+from communis.recordings.about import About
+from communis.recordings.cache import kept, key
+from communis.recordings.cut import Cut
+from communis.recordings.files import home, matching
+from communis.recordings.recording import Dataset
+from communis.recordings.splits import SplitKind, Splits
+from communis.recordings.windows import Windows
+from communis.streams import Streams
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Settings of every dataset that is read from files."""
+
+    folder: str = ""  # where its files lie; empty: its name below the data home
+    window: float = 2.0  # seconds per window
+    stride: float = 0.0  # seconds from one window to the next; 0: windows do not overlap
+    rate: float = 0.0  # Hz that all time series are resampled to; 0: each keeps its own
+    split: SplitKind = "time"  # what may not be in training and test at once
+    shares: tuple[float, float, float] = (0.6, 0.2, 0.2)  # for training, validation and test
+    gap: float = 1.0  # window lengths left out between the parts of a recording
+    held_out: tuple[int, ...] = ()  # subjects, sessions or trials to test on; empty: drawn by seed
+
+    def __post_init__(self) -> None:
+        self._cut()
+        self._splits()
+
+    def read(self, folder: Path) -> Dataset:
+        """The recordings below a folder, in the owner's official format."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        return type(self).__module__.rpartition(".")[2]
+
+    @property
+    def about(self) -> About:
+        found: About = sys.modules[type(self).__module__].ABOUT
+        return found
+
+    @property
+    def place(self) -> Path:
+        return Path(self.folder).expanduser() if self.folder else home() / self.name
+
+    def files(self) -> list[Path]:
+        """The dataset's files, or an error that says how to get them."""
+        try:
+            return matching(self.place, self.about.files)
+        except CommunisError as error:
+            raise CommunisError(
+                f"{self.name}: {error}. Get it with `communis data fetch {self.name}`, or set "
+                "data.folder to where it lies"
+            ) from None
+
+    def sources(self) -> list[Path]:
+        """All files that decide what the windows hold; more than `files` where a recording is
+        spread over several."""
+        return self.files()
+
+    def open(self) -> Dataset:
+        """The recordings, read as they are asked for."""
+        self.files()
+        return self.read(self.place)
+
+    def load(self, streams: Streams) -> Windows:
+        kind = key(self.sources(), self.place, self._reading(), type(self).__module__)
+        place = home() / "windows" / f"{self.name}-{kind}"
+        return self._splits().apply(kept(self.read(self.place), self._cut(), place), streams)
+
+    def _cut(self) -> Cut:
+        return Cut(self.window, self.stride, self.rate)
+
+    def _splits(self) -> Splits:
+        return Splits(self.split, self.shares, self.gap, self.held_out)
+
+    def _reading(self) -> dict[str, Any]:
+        """The settings that decide what the windows hold."""
+        without = {"folder", "split", *(f.name for f in fields(Splits))}
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in without}

@@ -1,0 +1,176 @@
+"""Splits: which windows train, validate and test. No sample is ever in two of them, unless the
+split is called leaky."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from communis.core import CommunisError
+from communis.recordings.recording import Array
+from communis.recordings.windows import TEST, TRAIN, UNUSED, VAL, Windows
+from communis.streams import Streams
+
+SplitKind = Literal["time", "subject", "scene", "session", "trial", "leaky"]
+LEAKY = (
+    "leaky split: windows were dealt out at random, so windows that overlap or follow each other "
+    "lie in training and test; scores are too good"
+)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """time: the first part of every stretch of one class trains, the last part tests;
+    subject, scene: some are tested on and never trained on; session: the last sessions of every
+    subject test; trial: the last trials of every subject and class test; leaky: windows at random.
+    """
+
+    kind: SplitKind = "time"
+    shares: tuple[float, float, float] = (0.6, 0.2, 0.2)
+    gap: float = 1.0  # window lengths left out between the parts of a stretch
+    held_out: tuple[int, ...] = ()  # subjects, scenes, sessions or trials that test
+
+    def __post_init__(self) -> None:
+        if min(self.shares) < 0 or self.shares[0] <= 0:
+            raise CommunisError(f"shares must be at least 0 and some must train: {self.shares}")
+        if self.gap < 0:
+            raise CommunisError(f"gap must be at least 0, got {self.gap}")
+        if self.held_out and self.kind in ("time", "leaky"):
+            raise CommunisError(f"held_out has no meaning for split = {self.kind!r}")
+
+    def apply(self, windows: Windows, streams: Streams) -> Windows:
+        rng = streams.generator("split")
+        if self.kind == "time":
+            split = self._by_time(windows, rng)
+        elif self.kind == "leaky":
+            chances = np.array(self.shares) / sum(self.shares)
+            split = rng.choice(3, len(windows), p=chances).astype(np.int8)
+        elif self.kind in ("subject", "scene"):
+            split = self._whole(windows, rng)
+        else:
+            split = self._last(windows)
+        notes = (*windows.notes, LEAKY) if self.kind == "leaky" else windows.notes
+        return replace(windows, split=split, notes=notes)
+
+    def _by_time(self, windows: Windows, rng: np.random.Generator) -> Array:
+        order = np.lexsort((windows.start, windows.recording))
+        stretch = _stretches(windows, order)
+        _, first, index, count = np.unique(
+            stretch[order], return_index=True, return_inverse=True, return_counts=True
+        )
+        rank = np.arange(len(order)) - first[index]
+        start = windows.start[order]
+        lasts = start[first + count - 1] - start[first] + windows.seconds
+        split = _dealt(rank, count[index], self.shares)
+        # A stretch too short to be cut goes to one part as a whole.
+        chances = np.array(self.shares) / sum(self.shares)
+        whole = rng.choice(3, len(count), p=chances).astype(np.int8)
+        short = lasts < (3 + 2 * self.gap) * windows.seconds - 1e-6
+        split = np.where(short[index], whole[index], split)
+        result = np.empty(len(order), np.int8)
+        result[order] = split
+        result = separated(result, stretch, windows.start, windows.seconds, self.gap)
+        return separated(result, windows.recording, windows.start, windows.seconds, 0.0)
+
+    def _whole(self, windows: Windows, rng: np.random.Generator) -> Array:
+        of = windows.owner if self.kind == "subject" else windows.scene
+        groups, index = np.unique(of, return_inverse=True)
+        order = rng.permutation(len(groups))
+        split = np.empty(len(groups), np.int8)
+        if self.held_out:
+            held = self._known(groups)
+            rest = order[~held[order]]
+            split[held] = TEST
+            split[rest] = _counted(len(rest), (*self.shares[:2], 0.0))
+        else:
+            split[order] = _counted(len(groups), self.shares)
+        if len(groups) < 2:
+            raise CommunisError(f"split by {self.kind} needs at least two, there is one")
+        return split[index]
+
+    def _last(self, windows: Windows) -> Array:
+        of = windows.session if self.kind == "session" else windows.trial
+        if self.held_out:
+            held = self._known(np.unique(of))
+            test = np.isin(of, np.unique(of)[held])
+            shares: tuple[float, float, float] = (*self.shares[:2], 0.0)
+        else:
+            test, shares = np.zeros(len(windows), bool), self.shares
+        within = [windows.owner]
+        if self.kind == "trial" and windows.target.ndim == 1:
+            within.append(windows.target)
+        split = np.full(len(windows), TEST, np.int8)
+        _, group = np.unique(np.stack(within), axis=1, return_inverse=True)
+        unit = np.stack([group[~test], of[~test]])
+        units, index = np.unique(unit, axis=1, return_inverse=True)
+        _, first, back, count = np.unique(
+            units[0], return_index=True, return_inverse=True, return_counts=True
+        )
+        rank = np.arange(units.shape[1]) - first[back]
+        split[~test] = _dealt(rank, count[back], shares)[index]
+        return split
+
+    def _known(self, groups: Array) -> Array:
+        unknown = [n for n in self.held_out if n not in groups]
+        if unknown:
+            there = ", ".join(str(g) for g in groups)
+            raise CommunisError(f"held_out: no {self.kind} {unknown}; there are {there}")
+        return np.isin(groups, self.held_out)
+
+
+def separated(split: Array, within: Array, start: Array, seconds: float, gap: float) -> Array:
+    """Windows that come closer than `gap` window lengths to a later part are left out: those that
+    train if near one that validates or tests, those that validate if near one that tests."""
+    spread = float(np.ptp(start)) + (3 + gap) * seconds if len(start) else 1.0
+    _, place = np.unique(within, return_inverse=True)
+    at = place * (2 * spread) + start - (start.min() if len(start) else 0)
+    split = split.copy()
+    near = (1 + gap) * seconds - 1e-6
+    for part, others in ((TRAIN, (VAL, TEST)), (VAL, (TEST,))):
+        there = np.sort(at[np.isin(split, others)])
+        here = np.flatnonzero(split == part)
+        if not len(there):
+            continue
+        after = np.searchsorted(there, at[here])
+        distance = np.minimum(
+            np.abs(there[np.minimum(after, len(there) - 1)] - at[here]),
+            np.abs(at[here] - there[np.maximum(after - 1, 0)]),
+        )
+        split[here[distance < near]] = UNUSED
+    return split
+
+
+def _stretches(windows: Windows, order: Array) -> Array:
+    """(N,) the number of the stretch of one class in one recording that a window lies in."""
+    new = np.diff(windows.recording[order], prepend=-1) != 0
+    if windows.target.ndim == 1:
+        new |= np.diff(windows.target[order], prepend=-2) != 0
+    stretch = np.empty(len(order), np.int64)
+    stretch[order] = np.cumsum(new)
+    return stretch
+
+
+def _dealt(rank: Array, count: Array, shares: tuple[float, float, float]) -> Array:
+    """The part of the rank-th of `count` things in a row. If there are two, one of them tests."""
+    low, high = np.cumsum(shares)[:2] / sum(shares)
+    first, second = np.round(low * count), np.round(high * count)
+    if shares[TEST]:
+        second = np.where(count > 1, np.minimum(second, count - 1), second)
+    return np.asarray((rank >= first).astype(np.int8) + (rank >= second), np.int8)
+
+
+def _counted(count: int, shares: tuple[float, float, float]) -> Array:
+    """The parts of `count` groups: by largest remainder; if there are too few for all parts,
+    training comes first, then the test."""
+    wanted = np.array(shares) / sum(shares) * count
+    exact = np.floor(wanted).astype(int)
+    for part in np.argsort(exact - wanted, kind="stable")[: count - exact.sum()]:
+        exact[part] += 1
+    for part in (TRAIN, TEST, VAL):
+        if shares[part] and not exact[part]:
+            giver = VAL if part != VAL and exact[VAL] else TRAIN
+            if exact[giver] > (giver == TRAIN):
+                exact[part], exact[giver] = 1, exact[giver] - 1
+    return np.repeat(np.arange(3, dtype=np.int8), exact)

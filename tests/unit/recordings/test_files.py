@@ -1,0 +1,87 @@
+"""Files that are not what they should be are named, with the line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+
+from communis import CommunisError
+from communis.recordings.files import home, matching, matlab, numbers, shaped
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "file.txt"
+    path.write_text(text)
+    return path
+
+
+def test_numbers_with_nan_and_any_delimiter(tmp_path: Path) -> None:
+    assert numbers(written(tmp_path, "1,2\n3,NaN\n"), 2, ",").tolist()[0] == [1, 2]
+    assert np.isnan(numbers(written(tmp_path, "1 2\n3 nan\n"), 2)[1, 1])
+    assert numbers(written(tmp_path, "head\n1;2;3\n"), 3, ";", 1, (2, 0)).tolist() == [[3, 1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1,2\n3\n4,5\n", r"file\.txt, line 2: 1 columns; expected 2 numbers separated by commas"),
+        ("1,2\n3,4,5\n", r"file\.txt, line 2: 3 columns"),
+        ("1,2\n3,x\n", r"file\.txt, line 2: 'x' is not a number"),
+        ("1;2\n3;4\n", r"file\.txt, line 1: 1 columns"),
+        ("1\n2\n", r"line 1: 1 columns, expected 2"),
+        ("", r"holds no numbers; the file is empty"),
+        ("1,2\n3,", r"line 2: '' is not a number"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(CommunisError, match=said):
+        numbers(written(tmp_path, text), 2, ",")
+
+
+def test_a_file_that_is_no_text_or_not_there(tmp_path: Path) -> None:
+    with pytest.raises(CommunisError, match=r"gone\.txt: cannot be read"):
+        numbers(tmp_path / "gone.txt", 2)
+    (tmp_path / "bytes.txt").write_bytes(bytes(range(256)))
+    with pytest.raises(CommunisError, match=r"bytes\.txt"):
+        numbers(tmp_path / "bytes.txt", 2)
+
+
+def test_matlab_files(tmp_path: Path) -> None:
+    path = tmp_path / "x.mat"
+    scipy.io.savemat(path, {"values": np.eye(3)})
+    assert matlab(path, "values")["values"].shape == (3, 3)
+    with pytest.raises(CommunisError, match=r"x\.mat: no variable other; there are values"):
+        matlab(path, "other")
+    path.write_bytes(path.read_bytes()[:150])
+    with pytest.raises(CommunisError, match=r"x\.mat: not a readable MATLAB file"):
+        matlab(path, "values")
+    path.write_bytes(b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM" + bytes(100))
+    with pytest.raises(CommunisError, match=r"7\.3 \(HDF5\)"):
+        matlab(path, "values")
+
+
+def test_shapes(tmp_path: Path) -> None:
+    assert shaped(tmp_path, np.zeros((4, 6)), None, 6).shape == (4, 6)
+    for bad in (np.zeros((4, 5)), np.zeros((0, 6)), np.zeros(6)):
+        with pytest.raises(CommunisError, match=r"expected \(any, 6\)"):
+            shaped(tmp_path, bad, None, 6)
+
+
+def test_the_top_folder_may_be_left_out(tmp_path: Path) -> None:
+    (tmp_path / "Top" / "S1").mkdir(parents=True)
+    (tmp_path / "Top" / "S1" / "a.txt").touch()
+    pattern = "Top/S*/a.txt"
+    assert matching(tmp_path, pattern) == matching(tmp_path / "Top", pattern)
+    with pytest.raises(CommunisError, match="no file matches"):
+        matching(tmp_path / "Top" / "S1", pattern)
+
+
+def test_where_data_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COMMUNIS_DATA", str(tmp_path))
+    assert home() == tmp_path
+    monkeypatch.delenv("COMMUNIS_DATA")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert home() == tmp_path / "cache" / "communis"

@@ -1,0 +1,168 @@
+"""Splits: no sample in two parts, every kind of split by what it promises."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from communis import CommunisError, Streams
+from communis.recordings.splits import LEAKY, SplitKind, Splits
+from communis.recordings.windows import TEST, TRAIN, UNUSED, VAL, Windows
+from tests.unit.small import windows
+
+
+def made(counts: dict[tuple[int, int], int], stride: float = 1.0, **changes: Any) -> Windows:
+    """`counts`: windows of 1 s per (recording, class), in this order; a recording per owner."""
+    recording = np.repeat([key[0] for key in counts], list(counts.values()))
+    target = np.repeat([key[1] for key in counts], list(counts.values()))
+    start = np.concatenate(
+        [np.arange(int((recording == r).sum())) * stride for r in np.unique(recording)]
+    )
+    fields: dict[str, Any] = {"target": target, "recording": recording, "start": start}
+    return windows((0,) * len(target), owner=recording, **(fields | changes))
+
+
+def split(data: Windows, kind: SplitKind = "time", seed: int = 0, **settings: Any) -> Windows:
+    return Splits(kind, **settings).apply(data, Streams(seed))
+
+
+def test_the_first_part_trains_the_last_tests_with_a_window_between() -> None:
+    found = split(made({(0, 0): 10})).split.tolist()
+    assert found == [0] * 5 + [UNUSED] + [1] + [UNUSED] + [2] * 2
+
+
+def test_without_a_gap_all_windows_are_used() -> None:
+    assert split(made({(0, 0): 10}), gap=0.0).split.tolist() == [0] * 6 + [1] * 2 + [2] * 2
+
+
+def test_every_stretch_of_one_class_is_split_by_itself() -> None:
+    found = split(made({(0, 0): 10, (0, 1): 20, (1, 0): 10})).split
+    for part in (found[:10], found[10:30], found[30:]):
+        assert part[0] == TRAIN
+        assert part[-1] == TEST
+        used = part[part != UNUSED]
+        assert (np.diff(used) >= 0).all()
+
+
+def overlapping(data: Windows) -> int:
+    """Pairs of windows in different parts that share a sample."""
+    pairs = 0
+    for recording in np.unique(data.recording):
+        used = (data.recording == recording) & (data.split != UNUSED)
+        order = np.argsort(data.start[used])
+        start, part = data.start[used][order], data.split[used][order]
+        for lag in range(1, len(start)):
+            near = start[lag:] - start[:-lag] < data.seconds - 1e-9
+            pairs += int((near & (part[lag:] != part[:-lag])).sum())
+    return pairs
+
+
+@pytest.mark.parametrize("stride", [0.1, 0.25, 0.5, 1.0])
+@pytest.mark.parametrize("gap", [0.0, 0.5, 1.0, 2.0])
+def test_overlapping_windows_never_share_samples_between_parts(stride: float, gap: float) -> None:
+    counts = {(r, c): int(n / stride) for r in range(9) for c, n in enumerate((12, 3, 1))}
+    data = split(made(counts, stride), gap=gap)
+    assert overlapping(data) == 0
+    assert {TRAIN, TEST} <= set(data.split.tolist())
+
+
+def test_a_short_stretch_goes_to_one_part_as_a_whole() -> None:
+    data = split(made({(r, 0): 4 for r in range(200)}))
+    parts = data.split.reshape(200, 4)
+    assert (parts == parts[:, :1]).all()
+    shares = [(parts[:, 0] == s).mean() for s in (TRAIN, VAL, TEST)]
+    assert shares == pytest.approx([0.6, 0.2, 0.2], abs=0.1)
+
+
+@pytest.mark.parametrize("kind", ["subject", "scene"])
+def test_whole_subjects_or_scenes_are_tested_on(kind: SplitKind) -> None:
+    group = np.repeat(np.arange(10), 7)
+    data = windows((0,) * 70, **{"owner" if kind == "subject" else "scene": group})
+    found = split(data, kind).split.reshape(10, 7)
+    assert (found == found[:, :1]).all()
+    assert sorted(found[:, 0].tolist()) == [0] * 6 + [1] * 2 + [2] * 2
+    other = split(data, kind, seed=1).split.reshape(10, 7)
+    assert found[:, 0].tolist() != other[:, 0].tolist()
+
+
+def test_few_subjects_still_train_and_test() -> None:
+    data = windows((0,) * 6, owner=[0, 0, 1, 1, 2, 2])
+    assert sorted(split(data, "subject").split.tolist()) == [0, 0, 1, 1, 2, 2]
+    two = windows((0,) * 4, owner=[0, 0, 1, 1])
+    assert sorted(split(two, "subject").split.tolist()) == [0, 0, 2, 2]
+    with pytest.raises(CommunisError, match="at least two"):
+        split(windows((0,) * 4), "subject")
+
+
+def test_chosen_subjects_are_held_out() -> None:
+    data = windows((0,) * 10, owner=list(range(10)))
+    found = split(data, "subject", held_out=(3, 8)).split
+    assert np.flatnonzero(found == TEST).tolist() == [3, 8]
+    with pytest.raises(CommunisError, match=r"no subject \[99\]; there are 0, 1"):
+        split(data, "subject", held_out=(99,))
+
+
+def test_the_last_sessions_of_every_subject_test() -> None:
+    owner, session = np.repeat([0, 1], 10), np.tile(np.repeat([5, 1, 3, 2, 4], 2), 2)
+    data = split(windows((0,) * 20, owner=owner, session=session), "session")
+    for s, part in ((1, 0), (2, 0), (3, 0), (4, 1), (5, 2)):
+        assert set(data.split[session == s].tolist()) == {part}
+    held = split(windows((0,) * 20, owner=owner, session=session), "session", held_out=(2,))
+    assert set(held.split[session == 2].tolist()) == {TEST}
+    assert TEST not in held.split[session != 2]
+
+
+def test_trials_are_dealt_within_subject_and_class() -> None:
+    owner, target = np.repeat([0, 1], 12), np.tile(np.repeat([0, 1, 2], 4), 2)
+    trial = np.tile([1, 2, 3, 4], 6)
+    data = split(windows((0,) * 24, owner=owner, target=target, trial=trial), "trial")
+    assert data.split.reshape(6, 4).tolist() == [[0, 0, 1, 2]] * 6
+
+
+def test_of_two_sessions_the_second_tests() -> None:
+    data = windows((0,) * 4, owner=[0] * 4, session=[0, 0, 1, 1])
+    assert split(data, "session").split.tolist() == [0, 0, 2, 2]
+
+
+def test_leaky_says_so_and_nothing_else_does() -> None:
+    data = made({(0, 0): 1000})
+    found = split(data, "leaky")
+    assert found.notes == (LEAKY,)
+    assert overlapping(split(made({(0, 0): 100}, stride=0.5), "leaky")) > 0
+    assert [(found.split == s).mean() for s in range(3)] == pytest.approx([0.6, 0.2, 0.2], abs=0.05)
+    assert split(data).notes == ()
+
+
+def test_regression_targets_are_split_by_recording() -> None:
+    from communis.tasks import Localisation
+
+    target = np.zeros((20, 2), np.float32)
+    data = made({(0, 0): 10, (1, 0): 10}, target=target, task=Localisation(2))
+    found = split(data).split.reshape(2, 10)
+    assert found[0].tolist() == found[1].tolist() == [0] * 5 + [UNUSED, 1, UNUSED, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"shares": (0.0, 0.5, 0.5)},
+        {"shares": (0.5, -0.1, 0.6)},
+        {"gap": -1.0},
+        {"held_out": (1,)},
+        {"kind": "leaky", "held_out": (1,)},
+    ],
+)
+def test_settings_without_sense_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(CommunisError):
+        Splits(**settings)
+
+
+def test_shares_need_not_sum_to_one() -> None:
+    data = made({(0, 0): 50})
+    assert split(data, shares=(6, 2, 2)).split.tolist() == split(data).split.tolist()
+    none = split(data, shares=(0.8, 0.0, 0.2)).split
+    assert VAL not in none
+    assert all(a <= b for a, b in pairwise(none[none != UNUSED].tolist()))
