@@ -3,25 +3,45 @@ drawn by seed."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+import numpy as np
+
+from communis.availability.some import some_of
 from communis.core import CommunisError, Modality
+from communis.recordings.recording import Array
 from communis.streams import Streams
 
 
 @dataclass(frozen=True)
 class Role:
+    """One entry of `[[fleet.roles]]`: what some clients have in common."""
+
     modalities: tuple[Modality, ...]
     count: int
+    device: str = ""  # name of a device profile
+    model: str = ""  # architecture; empty: as the rest of the fleet
+    detail: Literal["coarse", "dense"] = "dense"  # coarse: see availability/detail.py
+    drop: float = 0.0  # probability that a window lacks a stream; never all of them
+
+    def __post_init__(self) -> None:
+        if self.count < 0:
+            raise CommunisError(f"count must be at least 0, got {self.count}")
+        if self.detail not in ("coarse", "dense"):
+            raise CommunisError(f"detail must be coarse or dense, got {self.detail!r}")
+        if not 0 <= self.drop < 1:
+            raise CommunisError(f"drop is a probability below 1, got {self.drop}")
 
 
-def assign(
+def cast(
     roles: Sequence[Role], clients: int, modalities: Sequence[Modality], streams: Streams
-) -> list[tuple[Modality, ...]]:
-    """The sorted modalities of every client; without roles everybody has all."""
+) -> list[Role]:
+    """The role of every client; without roles everybody has all modalities."""
     if not roles:
-        return [tuple(sorted(modalities))] * clients
+        return [Role(tuple(sorted(modalities)), clients)] * clients
     for role in roles:
         unknown = [m for m in role.modalities if m not in modalities]
         if unknown or not role.modalities:
@@ -34,5 +54,58 @@ def assign(
             f"the roles are for {total} clients, but there are {clients}: "
             "change the counts in [[fleet.roles]]"
         )
-    suites = [tuple(sorted(role.modalities)) for role in roles for _ in range(role.count)]
-    return [suites[i] for i in streams.generator("roles").permutation(clients)]
+    players = [role for role in roles for _ in range(role.count)]
+    return [players[i] for i in streams.generator("roles").permutation(clients)]
+
+
+def assign(
+    roles: Sequence[Role], clients: int, modalities: Sequence[Modality], streams: Streams
+) -> list[tuple[Modality, ...]]:
+    """The sorted modalities of every client."""
+    return [tuple(sorted(r.modalities)) for r in cast(roles, clients, modalities, streams)]
+
+
+def client_types(
+    modalities: Sequence[Modality],
+    clients: int,
+    mix: tuple[float, float, float] = (0.4, 0.3, 0.3),
+    drop: float = 0.3,
+) -> tuple[Role, ...]:
+    """UMEDA's types as roles: A has one modality, coarse; B has one, dense; C has all of them, and
+    its windows lack each stream with probability `drop`.
+
+    Counts follow `mix` by largest remainder. Single modalities are dealt in turn, first to A and
+    then on to B.
+    """
+    names = sorted(modalities)
+    coarse, dense, mixed = largest_remainder(mix, clients)
+    turn = np.arange(coarse + dense) % len(names)
+    counts = {
+        "coarse": np.bincount(turn[:coarse], minlength=len(names)),
+        "dense": np.bincount(turn[coarse:], minlength=len(names)),
+    }
+    roles = [
+        *(
+            Role((m,), int(n), detail="coarse")
+            for m, n in zip(names, counts["coarse"], strict=True)
+        ),
+        *(Role((m,), int(n)) for m, n in zip(names, counts["dense"], strict=True)),
+        Role(tuple(names), mixed, drop=drop),
+    ]
+    return tuple(role for role in roles if role.count)
+
+
+def largest_remainder(shares: Sequence[float], total: int) -> list[int]:
+    """Whole numbers in proportion to shares that add up to `total`; ties go to the first."""
+    if min(shares) < 0 or not 0 < sum(shares) < math.inf:
+        raise CommunisError(f"shares must be positive numbers, got {list(shares)}")
+    exact = np.asarray(shares) / sum(shares) * total
+    counts = np.floor(exact + 1e-9).astype(np.int64)
+    counts[np.argsort(counts - exact, kind="stable")[: total - counts.sum()]] += 1
+    return [int(n) for n in counts]
+
+
+def drop_streams(present: Array, drop: float, rng: np.random.Generator) -> Array:
+    """(n, M) bool: what is left of `present` when each stream of each window is dropped with
+    probability `drop`, but never the last one."""
+    return some_of(present, np.full(len(present), 1 - drop), rng)

@@ -1,0 +1,57 @@
+"""What a coarse sensor sees: block means by hand, shapes without data, NaN left out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from communis.availability.detail import coarse_shape, coarsen
+from communis.recordings.recording import Kind
+
+nan = np.nan
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "coarse"),
+    [
+        ("series", (3, 128), (3, 32)),
+        ("series", (3, 50), (3, 12)),
+        ("series", (1, 2), (1, 1)),
+        ("csi", (3, 114, 10), (3, 6, 10)),
+        ("csi", (1, 52, 7), (1, 2, 7)),
+        ("csi", (3, 5, 7), (3, 1, 7)),
+        ("points", (5, 256), (5, 32)),
+        ("points", (5, 9), (5, 2)),
+        ("image", (1, 8, 8), (1, 4, 4)),
+        ("image", (1, 5, 1), (1, 2, 1)),
+    ],
+)
+def test_shapes_are_known_without_data(
+    kind: Kind, shape: tuple[int, ...], coarse: tuple[int, ...]
+) -> None:
+    assert coarse_shape(shape, kind) == coarse
+    x = np.random.default_rng(0).standard_normal((4, *shape), dtype=np.float32)
+    found = coarsen(x, kind)
+    assert found.shape == (4, *coarse)
+    assert found.dtype == np.float32
+    assert np.isfinite(found).all()
+
+
+def test_means_are_those_of_the_blocks() -> None:
+    series = np.arange(9.0)[None, None]  # two blocks: 0 to 3 and 4 to 8
+    assert coarsen(series, "series").tolist() == [[[1.5, 6.0]]]
+    csi = np.arange(114.0)[None, None, :, None] * np.ones(3)
+    assert coarsen(csi, "csi")[0, 0, :, 0].tolist() == [9 + 19 * i for i in range(6)]
+    image = np.arange(16.0).reshape(1, 1, 4, 4)
+    assert coarsen(image, "image")[0, 0].tolist() == [[2.5, 4.5], [10.5, 12.5]]
+    assert coarsen(np.arange(17.0)[None, None], "points")[0, 0].tolist() == [0, 8, 16]
+
+
+def test_nan_is_left_out_of_means() -> None:
+    series = np.array([[[1.0, nan, 3.0, nan, nan, nan, nan, nan]]])
+    assert coarsen(series, "series")[0, 0] == pytest.approx([2.0, nan], nan_ok=True)
+    # An image's mean is over the four pixels, not over means of rows.
+    image = np.array([[[[1.0, 3.0], [8.0, nan]]]])
+    assert coarsen(image, "image").ravel() == pytest.approx([4.0])
+    points = np.full((1, 3, 256), nan)
+    assert np.isnan(coarsen(points, "points")).all()

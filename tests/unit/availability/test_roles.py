@@ -1,0 +1,87 @@
+"""Roles with devices, models and detail; UMEDA's client types; dropped streams."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from communis import CommunisError, Streams
+from communis.availability.roles import (
+    Role,
+    assign,
+    cast,
+    client_types,
+    drop_streams,
+    largest_remainder,
+)
+
+THREE = ("lidar", "csi", "acc")
+
+
+def test_a_client_gets_its_whole_role() -> None:
+    roles = (Role(("acc",), 2, device="relief-low", model="cnn"), Role(THREE, 3, drop=0.1))
+    played = cast(roles, 5, THREE, Streams(4))
+    assert Counter(played) == {roles[0]: 2, roles[1]: 3}
+    assert assign(roles, 5, THREE, Streams(4)) == [tuple(sorted(r.modalities)) for r in played]
+
+
+def test_without_roles_everybody_is_dense_and_complete() -> None:
+    (role,) = set(cast((), 4, THREE, Streams(0)))
+    assert role == Role(("acc", "csi", "lidar"), 4)
+
+
+@pytest.mark.parametrize("clients", [1, 10, 33, 100])
+def test_the_types_are_mixed_exactly(clients: int) -> None:
+    roles = client_types(THREE, clients)
+    counts = [
+        sum(r.count for r in roles if r.detail == "coarse"),
+        sum(r.count for r in roles if r.detail == "dense" and len(r.modalities) == 1),
+        sum(r.count for r in roles if len(r.modalities) == 3),
+    ]
+    assert counts == {1: [1, 0, 0], 10: [4, 3, 3], 33: [13, 10, 10], 100: [40, 30, 30]}[clients]
+    assert all(r.drop == (0.3 if len(r.modalities) == 3 else 0) for r in roles)
+    assert all(r.detail == "dense" for r in roles if len(r.modalities) == 3)
+    single = Counter(dict.fromkeys(THREE, 0))
+    for role in roles:
+        if len(role.modalities) == 1:
+            single[role.modalities[0]] += role.count
+    assert max(single.values()) - min(single.values()) <= 1
+    assert len(cast(roles, clients, THREE, Streams(0))) == clients
+
+
+def test_the_deal_goes_on_from_a_to_b() -> None:
+    roles = client_types(("a", "b"), 4, mix=(1, 1, 2))
+    assert [(r.modalities, r.detail) for r in roles] == [
+        (("a",), "coarse"),
+        (("b",), "dense"),
+        (("a", "b"), "dense"),
+    ]
+
+
+def test_largest_remainder() -> None:
+    assert largest_remainder((0.4, 0.3, 0.3), 7) == [3, 2, 2]
+    assert largest_remainder((1, 1, 1), 2) == [1, 1, 0]
+    assert largest_remainder((2, 0, 0), 5) == [5, 0, 0]
+    for shares in ((0, 0, 0), (-1, 1, 1)):
+        with pytest.raises(CommunisError, match="shares must be positive"):
+            largest_remainder(shares, 3)
+
+
+def test_dropping_streams_never_takes_the_last_one() -> None:
+    rng = np.random.default_rng(0)
+    present = np.tile([True, True, True], (100_000, 1))
+    left = drop_streams(present, 0.3, rng)
+    assert left.any(1).all()
+    # P(kept | not all dropped) = .7 / (1 - .3^3)
+    assert left.mean(0) == pytest.approx(0.7 / (1 - 0.3**3), abs=0.005)
+    one = np.array([[True, False], [False, True], [False, False]])
+    assert (drop_streams(one, 0.99, rng) == one).all()
+    assert (drop_streams(present, 0.0, rng) == present).all()
+
+
+@pytest.mark.parametrize("changes", [{"count": -1}, {"drop": 1.0}, {"drop": -0.1}, {"detail": "x"}])
+def test_roles_that_make_no_sense_are_refused(changes: dict[str, float]) -> None:
+    with pytest.raises(CommunisError, match=next(iter(changes))):
+        Role(**({"modalities": ("acc",), "count": 1} | changes))  # type: ignore[arg-type]
