@@ -21,12 +21,12 @@ from communis.core import (
     Score,
     Task,
 )
-from communis.data.windows import Windows
 from communis.exchange import RoundRecord
 from communis.fleet import Fleet
 from communis.local import Recipe
 from communis.methods.fedavg import FedAvg
 from communis.plan import Plan
+from communis.recordings.windows import Windows
 from communis.run import Run
 from communis.state import State
 from communis.streams import Streams

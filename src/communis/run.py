@@ -22,12 +22,12 @@ import torch
 from communis.backends.inprocess import InProcess
 from communis.backends.machine import one_thread
 from communis.core import Card, CommunisError, Method, Replies
-from communis.data.recording import Array
 from communis.exchange import Answer, Ask, Backend, RoundRecord, Scored, Topology, readable
 from communis.fleet import AnyMethod, Fleet
 from communis.ledger import Ledger
 from communis.metrics.summary import summary, weighted_mean
 from communis.plan import Plan
+from communis.recordings.recording import Array
 from communis.runfolder import RunFolder
 from communis.topology import SERVER, Star
 from communis.wire import (
@@ -82,7 +82,7 @@ class Run:
         self.folder.open()
         self._saved = self._restore()
         if self._saved < 0:
-            self.folder.describe(config, self.cards, fleet.windows.labels, fleet.pooled)
+            self.folder.describe(config, self._fleet)
         self.backend = backend or InProcess(
             fleet,
             method,
@@ -189,8 +189,11 @@ class Run:
         return record
 
     def _cohort(self, round: int) -> list[int]:
-        trainers = self._fleet.trainers
+        trainers, fleet = self._fleet.trainers, self._fleet.fleet
         size = self.plan.cohort or max(1, int(self.plan.participation * len(trainers) + 0.5))
+        if not fleet.pooled:
+            there = fleet.online.who(len(fleet), round, self._streams)
+            trainers = [i for i in trainers if there[i]]
         if size >= len(trainers):
             return list(trainers)
         generator = self._streams.generator("participation", round)
@@ -299,7 +302,7 @@ class Run:
         """A digest of everything that must be the same for a checkpoint to be continued; the plan
         may change, for instance to go on for more rounds."""
         cards = [(c.id, c.modalities, c.samples, c.model) for c in self.cards]
-        parts = (self.method, self.topology, self._streams, self._fleet.fleet.normalise, cards)
+        parts = (self.method, self.topology, self._streams, *self._fleet.fleet.settings, cards)
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     def _restore(self) -> int:

@@ -2,7 +2,8 @@
 
     config.toml          what was asked for, every default written out
     environment.json     versions and machine
-    fleet.json           class names; every client's sensors, training windows and model
+    fleet.json           class names; every client's sensors, training windows, model and device
+    availability.parquet when which sensor was missing, where that was drawn
     records.jsonl        one RoundRecord per line
     scores/*.parquet     per evaluated round: client x split x modality subset x metric x class
     links/*.parquet      bytes per link and direction, per round
@@ -32,8 +33,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from communis.core import Card, CommunisError
+from communis.core import CommunisError
 from communis.exchange import Link, RoundRecord, Scored
+from communis.fleet import BoundFleet
 
 FORMAT = "1"
 
@@ -75,18 +77,15 @@ class RunFolder:
     def _checkpoint(self) -> Path:
         return self.path / "checkpoint.safetensors"
 
-    def describe(
-        self, config: str, cards: Sequence[Card], labels: Sequence[str], pooled: bool
-    ) -> None:
+    def describe(self, config: str, fleet: BoundFleet) -> None:
         """Writes the configuration, the environment and the fleet."""
-        clients = [
-            {"id": c.id, "sensors": c.modalities, "windows": c.samples, "model": c.model}
-            for c in cards
-        ]
-        fleet = {"labels": list(labels), "pooled": pooled, "clients": clients}
-        replace_file(self.path / "fleet.json", json.dumps(fleet, indent=1).encode())
+        about = json.dumps(fleet.describe(), indent=1)
+        replace_file(self.path / "fleet.json", about.encode())
         replace_file(self.path / "config.toml", config.encode())
         replace_file(self.path / "environment.json", json.dumps(environment(), indent=2).encode())
+        outages = fleet.fleet.outages
+        if outages and outages.trace:
+            outages.trace.save(self.path / "availability.parquet")
 
     def record(
         self,

@@ -19,8 +19,8 @@ import torch
 
 @dataclass(frozen=True)
 class Streams:
-    """`seed` drives everything; streams in use: split, roles, init, participation, batches, client,
-    evaluation."""
+    """`seed` drives everything; streams in use: data, world, split, partition, roles, suites,
+    models, dropout, drop, build, init, online, participation, batches, client, evaluation."""
 
     seed: int = 0
 

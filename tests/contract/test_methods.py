@@ -154,7 +154,7 @@ def test_permuting_clients_permutes_results(name: str) -> None:
     fleet, plan = mixed_fleet(), Plan(rounds=2, workers=1, eval_every=0)
     order = np.array([3, 0, 4, 1, 2])  # client i becomes client order[i]
     suites = [fleet.suites[int(np.flatnonzero(order == i)[0])] for i in range(5)]
-    moved = dataclasses.replace(fleet, suites=suites, client_of=order[fleet._client_of])
+    moved = dataclasses.replace(fleet, suites=suites, client_of=order[fleet.clients_of])
     settings = {"batch": 1000, "lr": 0.01}
     with Run(fleet, make(name, **settings), plan) as one:
         list(one)
@@ -193,7 +193,7 @@ def test_degenerate_data_gives_no_nan(name: str) -> None:
     """A window without any sensor, a client without one class, a client with one window."""
     fleet = mixed_fleet()
     windows = fleet.windows
-    client_of = fleet._client_of.copy()
+    client_of = fleet.clients_of.copy()
     present = {m: flags.copy() for m, flags in windows.present.items()}
     for flags in present.values():
         flags[client_of == 2] = False  # this client never sees anything

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from communis import Fleet
-from communis.config import Config, ConfigError, load, presets
+from communis.config import Config, SchemaError, load, presets
 from communis.methods.scaffold import Scaffold
 from communis.topology import Graph, Star
 
@@ -53,21 +53,21 @@ def test_presets_are_valid_and_survive_being_written(name: str, tmp_path: Path) 
     ],
 )
 def test_mistakes_are_named(override: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(SchemaError, match=message):
         load("synthetic", [override])
 
 
 def test_unreadable_sources_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="neither a file nor a preset"):
+    with pytest.raises(SchemaError, match="neither a file nor a preset"):
         load("sintetic")
-    with pytest.raises(ConfigError, match=r"nowhere\.toml: cannot be read"):
+    with pytest.raises(SchemaError, match=r"nowhere\.toml: cannot be read"):
         load(str(tmp_path / "nowhere.toml"))
     broken = tmp_path / "broken.toml"
     broken.write_text("[run\n")
-    with pytest.raises(ConfigError, match=r"broken\.toml: not valid TOML"):
+    with pytest.raises(SchemaError, match=r"broken\.toml: not valid TOML"):
         load(str(broken))
     broken.write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(SchemaError, match="cannot be read"):
         load(str(broken))
 
 
@@ -111,5 +111,5 @@ def test_topologies() -> None:
 def test_third_party_method_by_dotted_path() -> None:
     config = load("synthetic", ["method.name=communis.methods.fedavg:FedAvg"])
     assert type(config.make_method()).__name__ == "FedAvg"
-    with pytest.raises(ConfigError, match="cannot load"):
+    with pytest.raises(SchemaError, match="cannot load"):
         load("synthetic", ["method.name=nowhere.at_all:Method"])

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from communis import CommunisError, FedAvg, Fleet, Model, State, Task, Windows
-from communis import fleet as fleet_module
-from communis.data.samples import TensorSamples
+from communis.fleet import bound as fleet_module
 from communis.methods.centralized import Centralized
 from communis.methods.fedrod import FedRoD
 from communis.models.zoo import ZOO, Architecture
+from communis.recordings.samples import TensorSamples
 from communis.tasks import Classification, Localisation
 from tests.unit.small import TINY, TINY_NORM, bound, same_bits, windows
 
@@ -537,9 +537,12 @@ def test_a_client_with_one_split_only_has_empty_others() -> None:
     first, second = fleet.client(0, 1), fleet.client(1, 1)
     assert [len(s) for s in (first.train, first.val, first.test)] == [2, 0, 0]
     assert [len(s) for s in (second.train, second.val, second.test)] == [0, 0, 2]
-    # Without training windows there is nothing to normalise by.
+    # Without training windows of its own it is normalised by those of the fleet.
     data = fleet.fleet.windows
-    assert same_bits(second.test.inputs["a"], original(data, "a", [2, 3]))
+    known = original(data, "a", [0, 1]).reshape(-1, 2).double()
+    mean, deviation = known.mean(0), known.std(0, correction=0)
+    expected = (original(data, "a", [2, 3]).double() - mean) / deviation
+    assert torch.allclose(second.test.inputs["a"].double(), expected, atol=1e-6)
     assert fleet.trainers == (0,)
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from communis.compare import Finished, Row, rows
 from communis.report.svg import Curve, colour, curves
-from communis.report.words import how_to_read, kilobytes, number, scope, versus
+from communis.report.words import how_to_read, kilobytes, number, scope, versus, warnings
 from communis.runfolder import replace_file
 
 STYLE = """
@@ -25,6 +25,7 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
   max-width: 1320px; margin: 2rem auto; padding: 0 1.2rem; }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 .note { color: var(--soft); max-width: 75ch; }
+.warning { border-left: 4px solid #dc2626; padding: .4rem .8rem; max-width: 75ch; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .28rem .55rem; text-align: right; white-space: nowrap;
   border-bottom: 1px solid var(--line); }
@@ -53,6 +54,7 @@ def render(runs: Sequence[Finished], metric: str, title: str) -> str:
     parts = [
         f"<h1>{escape(title)}</h1>",
         f"<p class='note'>{escape(scope(runs))}</p>",
+        *(f"<p class='warning'>{escape(text)}</p>" for text in warnings(runs)),
         "<h2>Which method serves this fleet, at which cost?</h2>",
         _summary(table, metric, colours),
         _verdicts(table),

@@ -23,6 +23,11 @@ def scope(runs: Sequence[Finished]) -> str:
     )
 
 
+def warnings(runs: Sequence[Finished]) -> list[str]:
+    """What the data themselves warn a reader of the scores about."""
+    return sorted({note for run in runs for note in run.fleet.get("notes", ())})
+
+
 def how_to_read(table: Sequence[Row], metric: str) -> str:
     """What the numbers of the summary mean and which differences count."""
     best = table[0].method

@@ -1,0 +1,162 @@
+"""A fleet at work with one method: cards for the server, clients when they are needed."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from communis.core import Card, Client, CommunisError, Modality, Model, Task
+from communis.fleet.description import AnyMethod, Fleet, Splits
+from communis.models.network import initialise
+from communis.models.zoo import Architecture, architecture
+from communis.state import State
+
+_Shapes = tuple[tuple[Modality, tuple[int, ...]], ...]
+CACHE_BYTES = 32 << 20  # materialised windows kept per process
+
+
+@dataclass(frozen=True)
+class _Kit:
+    """What the clients of one architecture, sensor suite and detail have in common."""
+
+    model: Model  # scratch
+    initial: State  # parameters and buffers before the first round
+    shapes: dict[str, tuple[int, ...]]
+    sizes: dict[str, int]
+    name: str
+
+
+class BoundFleet:
+    """A fleet at work with one method: what the server may see (cards, initial parameters) and the
+    clients themselves."""
+
+    def __init__(self, fleet: Fleet, method: AnyMethod, device: torch.device) -> None:
+        self.fleet, self.method, self.device = fleet, method, device
+        self._kits: dict[tuple[Architecture, _Shapes], _Kit] = {}
+        self._cache: OrderedDict[int, Splits] = OrderedDict()  # least recently used first
+        self._cached_bytes = 0
+
+    @property
+    def task(self) -> Task:
+        return self.fleet.windows.task
+
+    @cached_property
+    def trainers(self) -> Sequence[int]:
+        """Clients that may be sampled: those with training windows, or the pooled one alone."""
+        if self.fleet.pooled:
+            return (len(self.fleet),)
+        return tuple(card.id for card in self.cards if card.samples)
+
+    @cached_property
+    def cards(self) -> Sequence[Card]:
+        fleet = self.fleet
+        counts, by_modality = fleet.counts
+        cards = [
+            self._card(i, suite, int(counts[i]), {m: int(by_modality[m][i]) for m in suite})
+            for i, suite in enumerate(fleet.suites)
+        ]
+        if fleet.pooled:
+            windows = {m: sum(c.samples_by_modality.get(m, 0) for c in cards) for m in fleet.union}
+            samples = sum(c.samples for c in cards)
+            cards.append(self._card(len(fleet), fleet.union, samples, windows))
+        return cards
+
+    @cached_property
+    def params(self) -> State:
+        """The initial value of every path that some client owns. An error where clients disagree on
+        a path's shape."""
+        assert self.cards  # they make the kits
+        found: dict[str, torch.Tensor] = {}
+        for kit in self._kits.values():
+            for path in kit.shapes:
+                if path in found and found[path].shape != kit.initial[path].shape:
+                    raise CommunisError(
+                        f"{type(self.method).__name__} averages parameters, but clients have "
+                        f"{path} in shapes {tuple(found[path].shape)} and {kit.shapes[path]}: "
+                        "give all clients one model in [fleet] models, or choose a method for "
+                        "mixed models (fedproto, local)"
+                    )
+                found[path] = kit.initial[path]
+        return State({path: found[path] for path in sorted(found)})
+
+    def describe(self) -> dict[str, Any]:
+        """What a run's folder keeps of the fleet."""
+        coarse = self.fleet.coarse
+        return {
+            "labels": list(self.fleet.windows.labels),
+            "notes": list(self.fleet.windows.notes),
+            "pooled": self.fleet.pooled,
+            "clients": [
+                {
+                    "id": card.id,
+                    "sensors": card.modalities,
+                    "windows": card.samples,
+                    "windows_by_sensor": dict(card.samples_by_modality),
+                    "model": card.model,
+                    "device": card.device,
+                    "detail": "coarse" if card.id < len(coarse) and coarse[card.id] else "dense",
+                }
+                for card in self.cards
+            ],
+        }
+
+    def holders(self, path: str) -> int:
+        """How many of the clients that train own a path."""
+        return sum(path in self.cards[i].params for i in self.trainers)
+
+    def client(self, id: int, round: int, fresh: bool = False) -> Client:
+        """The client, with a scratch model; `fresh`: holding its initial parameters and buffers."""
+        kit = self._kit(id)
+        if fresh:
+            kit.initial.load_into(kit.model)
+        splits = self._splits(id)
+        return Client(self.cards[id], kit.model, self.task, *splits, round, self.fleet.streams)
+
+    def _card(
+        self, id: int, suite: tuple[Modality, ...], samples: int, by_modality: dict[Modality, int]
+    ) -> Card:
+        kit = self._kit(id)
+        device = self.fleet.devices[id] if id < len(self.fleet.devices) else ""
+        return Card(id, suite, kit.shapes, samples, by_modality, kit.sizes, kit.name, device)
+
+    def _architecture(self, id: int) -> Architecture:
+        models = self.fleet.models
+        chosen = models[id] if 1 < len(models) > id else models[0]
+        return chosen if isinstance(chosen, Architecture) else architecture(chosen)
+
+    def _kit(self, id: int) -> _Kit:
+        kind, shapes = self._architecture(id), self.fleet.shapes(id)
+        key = kind, tuple(shapes.items())
+        if key not in self._kits:
+            with self.fleet.streams.torch("build"):  # constructors draw too, before `initialise`
+                model: Model = kind.build(shapes, self.task.outputs)
+                self.method.equip(model, self.task)
+            initialise(model, self.fleet.streams)
+            model.to(self.device)
+            sizes = {
+                "classes": self.task.classes,
+                "outputs": self.task.outputs,
+                "embedding": model.embedding_size,
+            }
+            paths = {path: tuple(p.shape) for path, p in model.by_path[0].items()}
+            initial = State.of(model) | State.buffers(model)
+            self._kits[key] = _Kit(model, initial, paths, sizes, kind.name)
+        return self._kits[key]
+
+    def _splits(self, id: int) -> Splits:
+        if id not in self._cache:
+            everybody = self.fleet.pooled and id == len(self.fleet)
+            found = self.fleet.all_samples() if everybody else self.fleet.samples(id)
+            train, val, test = (samples.to(self.device) for samples in found)
+            self._cache[id] = train, val, test
+            self._cached_bytes += sum(samples.nbytes for samples in self._cache[id])
+            while len(self._cache) > 1 and self._cached_bytes > CACHE_BYTES:
+                _, oldest = self._cache.popitem(last=False)
+                self._cached_bytes -= sum(samples.nbytes for samples in oldest)
+        self._cache.move_to_end(id)
+        return self._cache[id]

@@ -1,0 +1,268 @@
+"""Fleet: windows + who owns them + which sensors, model and device each client has.
+
+A fleet is a small description that can be sent to worker processes; the windows of a client become
+tensors when it is asked for them. `bind` joins it with a method.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+
+from communis.availability.detail import coarse_shape, coarsen
+from communis.availability.online import Online
+from communis.availability.outages import Outages
+from communis.core import CommunisError, Method, Modality
+from communis.models.zoo import Architecture
+from communis.partition.natural import by_owner
+from communis.recordings.recording import Array, Kind
+from communis.recordings.samples import (
+    Scale,
+    TensorSamples,
+    filled,
+    finite,
+    joined,
+    measured,
+    summed,
+)
+from communis.recordings.windows import TEST, TRAIN, VAL, Windows
+from communis.streams import Streams
+
+if TYPE_CHECKING:
+    from communis.fleet.bound import BoundFleet
+
+ROWS = 4096  # windows read at once
+Normalise = Literal["client", "fleet", "none"]
+Splits = tuple[TensorSamples, TensorSamples, TensorSamples]
+AnyMethod = Method[Any, Any, Any, Any]
+
+
+@dataclass(frozen=True)
+class Fleet:
+    windows: Windows
+    suites: Sequence[tuple[Modality, ...]]  # sorted modalities of every client
+    models: Sequence[str | Architecture] = ("cnn",)  # one for all, or one per client
+    client_of: Array | None = None  # (N,) client of each window, -1: nobody; None: one per owner
+    streams: Streams = field(default_factory=Streams)
+    normalise: Normalise = "client"  # z-scores by own training windows, or by the whole fleet's
+    pooled: bool = False  # only one more client trains, which holds everybody's windows
+    coarse: Sequence[bool] = ()  # per client: its sensors see less detail; none do if empty
+    devices: Sequence[str] = ()  # per client: name of a device profile
+    outages: Outages | None = None  # what drops out of the windows
+    online: Online = field(default_factory=Online)  # who can be reached in a round
+
+    def __post_init__(self) -> None:
+        if self.client_of is None:
+            object.__setattr__(self, "client_of", by_owner(self.windows))
+        object.__setattr__(self, "suites", [tuple(suite) for suite in self.suites])
+        for suite in dict.fromkeys(self.suites):
+            unknown = [m for m in suite if m not in self.windows.inputs]
+            if unknown or not suite or list(suite) != sorted(set(suite)):
+                raise CommunisError(
+                    f"sensors {list(suite)} of a client: expected a sorted choice of "
+                    f"{list(self.windows.modalities)}"
+                )
+        if len(self.clients_of) != len(self.windows):
+            raise CommunisError(
+                f"client_of has {len(self.clients_of)} entries for {len(self.windows)} windows"
+            )
+        clients = int(self.clients_of.max(initial=-1)) + 1
+        if clients > len(self.suites):
+            raise CommunisError(
+                f"windows belong to {clients} clients, but sensors are given for {len(self.suites)}"
+            )
+        if len(self.models) not in (1, len(self.suites)):
+            raise CommunisError(
+                f"{len(self.models)} models for {len(self.suites)} clients: "
+                "give one, or one per client"
+            )
+        for name in ("coarse", "devices"):
+            if len(getattr(self, name)) not in (0, len(self.suites)):
+                raise CommunisError(f"{name}: give one per client, or none at all")
+
+    @classmethod
+    def of(cls, windows: Windows, seed: int = 0, **changes: Any) -> Fleet:
+        """One client per owner of the windows, each with every modality unless `suites` says
+        otherwise."""
+        clients = len(np.unique(windows.owner))
+        changes.setdefault("suites", [windows.modalities] * clients)
+        return cls(windows, streams=Streams(seed), **changes)
+
+    @property
+    def clients_of(self) -> Array:
+        """(N,) the client of each window, -1: nobody."""
+        assert self.client_of is not None
+        return self.client_of
+
+    def __len__(self) -> int:
+        return len(self.suites)
+
+    def pool(self) -> Fleet:
+        """With one more client that holds everybody's windows, all in full detail."""
+        return replace(self, pooled=True, coarse=())
+
+    def bind(self, method: AnyMethod, device: str = "cpu") -> BoundFleet:
+        from communis.fleet.bound import BoundFleet
+
+        return BoundFleet(self, method, torch.device(device))
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """What else than its cards tells one fleet from another."""
+        trace = self.outages.trace if self.outages else None
+        known = hashlib.sha256(trace.start.tobytes() + trace.end.tobytes()) if trace else None
+        return (
+            self.normalise,
+            repr(list(self.coarse)),
+            repr(self.online),
+            repr(list(self.outages.drop) if self.outages else []),
+            known.hexdigest() if known else "",
+        )
+
+    @cached_property
+    def _rows(self) -> tuple[Array | None, Array]:
+        """(order, offsets): client i has rows order[offsets[i]:offsets[i + 1]]; no order if they
+        already lie together."""
+        client = self.clients_of
+        sorted_already = bool((np.diff(client) >= 0).all())
+        order = None if sorted_already else np.argsort(client, kind="stable")
+        ranked = client if order is None else client[order]
+        return order, np.searchsorted(ranked, np.arange(len(self) + 1))
+
+    def rows(self, client: int) -> slice | Array:
+        order, offsets = self._rows
+        here = slice(int(offsets[client]), int(offsets[client + 1]))
+        return here if order is None else np.sort(order[here])
+
+    def training_bytes(self) -> dict[int, int]:
+        """The size of every client's raw training windows with their targets."""
+        sizes = {m: a.itemsize * int(np.prod(a.shape[1:])) for m, a in self.windows.inputs.items()}
+        target = self.windows.target.itemsize * int(np.prod(self.windows.target.shape[1:]))
+        train = self.clients_of[(self.windows.split == TRAIN) & (self.clients_of >= 0)]
+        counts = np.bincount(train, minlength=len(self))
+        return {
+            i: int(counts[i]) * (target + sum(sizes[m] for m in suite))
+            for i, suite in enumerate(self.suites)
+        }
+
+    def shapes(self, client: int) -> dict[Modality, tuple[int, ...]]:
+        """The shape of a window of each of its modalities; the client after the last holds all."""
+        if client == len(self):
+            return {m: self.windows.inputs[m].shape[1:] for m in self.union}
+        shapes = {m: self.windows.inputs[m].shape[1:] for m in self.suites[client]}
+        if self.coarse and self.coarse[client]:
+            return {m: coarse_shape(shape, self._kind(m)) for m, shape in shapes.items()}
+        return shapes
+
+    @property
+    def union(self) -> tuple[Modality, ...]:
+        return tuple(sorted({m for suite in self.suites for m in suite}))
+
+    @cached_property
+    def counts(self) -> tuple[Array, dict[Modality, Array]]:
+        """(clients,) training windows, and those that have a modality."""
+        clients = len(self)
+        train = (self.windows.split == TRAIN) & (self.clients_of >= 0)
+        owner = self.clients_of[train]
+        counts = np.bincount(owner, minlength=clients)
+        if self.outages is None:
+            flags = self.windows.present
+            return counts, {
+                m: np.bincount(owner[flags[m][train]], minlength=clients) if m in flags else counts
+                for m in self.windows.modalities
+            }
+        by_modality = {m: np.zeros(clients, np.int64) for m in self.windows.modalities}
+        for i, suite in enumerate(self.suites):
+            rows = self.rows(i)
+            here = self.windows.split[rows] == TRAIN
+            struck = self.outages.strike(self.windows, rows, i, suite, self.streams)
+            for m, (_, flags_of) in struck.items():
+                by_modality[m][i] = int((flags_of & here).sum())
+        return counts, by_modality
+
+    def samples(self, client: int) -> Splits:
+        """A client's windows as tensors: what dropped out is zero, the rest is normalised."""
+        windows, rows = self.windows, self.rows(client)
+        split = windows.split[rows]
+        struck = self._struck(client, rows)
+        inputs, present = {}, {}
+        for m in self.suites[client]:
+            x = np.asarray(windows.inputs[m][rows])
+            there, here = struck.get(m, (None, self._present(m, rows, len(split))))
+            if there is not None and there.ndim == 2 and not there.all():
+                x = np.where(there.reshape(len(x), *(1,) * (x.ndim - 2), -1), x, np.float32(np.nan))
+            if self.coarse and self.coarse[client]:
+                x = coarsen(x, self._kind(m))
+            x, here = finite(np.moveaxis(x, 1, -1), here)
+            scale = self._scale(m, x[(split == TRAIN) & here])
+            x = filled(scale.apply(x) if scale else x, here)
+            inputs[m], present[m] = torch.from_numpy(x), torch.from_numpy(here)
+        windows.release()
+        kind = np.int64 if np.issubdtype(windows.target.dtype, np.integer) else np.float32
+        target = torch.from_numpy(np.array(windows.target[rows], kind))
+        return _splits(TensorSamples(inputs, present, target), split)
+
+    def all_samples(self) -> Splits:
+        """Everybody's windows side by side."""
+        parts = [self.samples(i) for i in range(len(self))]
+        like = {m: x for three in parts for m, x in three[0].inputs.items()}
+        train, val, test = (joined([three[s] for three in parts], like) for s in (TRAIN, VAL, TEST))
+        return train, val, test
+
+    def _struck(self, client: int, rows: slice | Array) -> dict[Modality, tuple[Array, Array]]:
+        if self.outages is None:
+            return {}
+        return self.outages.strike(self.windows, rows, client, self.suites[client], self.streams)
+
+    def _present(self, m: Modality, rows: slice | Array, count: int) -> Array:
+        flags = self.windows.present
+        return flags[m][rows] if m in flags else np.ones(count, bool)
+
+    def _kind(self, m: Modality) -> Kind:
+        return self.windows.kinds.get(m, "series")
+
+    def _scale(self, m: Modality, trained: Array) -> Scale | None:
+        """By a client's own training windows; by the fleet's if it is asked for, or has none."""
+        if self.normalise == "none":
+            return None
+        own = measured(trained) if self.normalise == "client" else None
+        return own or self._fleet_scale(m)
+
+    def _fleet_scale(self, m: Modality) -> Scale | None:
+        """By all training windows as they were recorded."""
+        if m not in self._scales:
+            x, flags = self.windows.inputs[m], self.windows.present
+            train = (self.windows.split == TRAIN) & (self.clients_of >= 0)
+            rows = np.flatnonzero(train & flags[m] if m in flags else train)
+            parts = (x[rows[at : at + ROWS]] for at in range(0, len(rows), ROWS))
+            self._scales[m] = summed(parts)
+            self.windows.release()
+        return self._scales[m]
+
+    @cached_property
+    def _scales(self) -> dict[Modality, Scale | None]:
+        return {}
+
+
+def _splits(samples: TensorSamples, split: Array) -> Splits:
+    if bool((split == TRAIN).all()):
+        none = torch.zeros(0, dtype=torch.int64)
+        return samples, _at(samples, none), _at(samples, none)
+    train, val, test = (
+        _at(samples, torch.from_numpy(np.flatnonzero(split == s))) for s in (TRAIN, VAL, TEST)
+    )
+    return train, val, test
+
+
+def _at(samples: TensorSamples, rows: torch.Tensor) -> TensorSamples:
+    return TensorSamples(
+        {m: x[rows] for m, x in samples.inputs.items()},
+        {m: p[rows] for m, p in samples.present.items()},
+        samples.target[rows],
+    )

@@ -1,0 +1,138 @@
+"""Muster: the tables `[fleet]` and `[partition]` of a configuration -> a fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from communis import device
+from communis.availability import timeline
+from communis.availability.draw import draw
+from communis.availability.dropout import Dropout
+from communis.availability.online import Online
+from communis.availability.outages import Outages
+from communis.availability.presence import IN_TIME
+from communis.availability.roles import Role, cast, client_types
+from communis.availability.suites import Suites
+from communis.availability.trace import Trace
+from communis.core import CommunisError, Modality
+from communis.fleet.description import Fleet, Normalise
+from communis.models.zoo import ZOO
+from communis.partition.settings import Partition
+from communis.plugins import nearest
+from communis.recordings.recording import Array
+from communis.recordings.windows import Windows
+from communis.streams import Streams
+
+
+@dataclass(frozen=True)
+class FleetConfig:
+    """Who senses what, with which model, on which device, and when."""
+
+    models: tuple[str, ...] = ("cnn",)  # names in models/zoo.py; several: dealt out by seed
+    normalise: Normalise = "client"  # z-scores by own training windows, or by all of the fleet's
+    roles: tuple[Role, ...] = ()  # so many clients with these sensors, so many with those
+    suites: Suites = field(default_factory=Suites)  # sensors drawn for each client
+    types: tuple[float, ...] = ()  # shares of clients with one coarse, one dense, all sensors
+    type_drop: float = 0.3  # with types: probability that a window of the last sort lacks a stream
+    dropout: Dropout = field(default_factory=Dropout)  # when sensors fall silent, in training
+    dropout_test: Dropout | None = None  # in validation and test; not given: as in training
+    trace: str = ""  # file of a saved trace to replay instead of drawing dropout
+    online: Online = field(default_factory=Online)  # who can be reached in a round
+    profiles: str = ""  # TOML file with device profiles, beside the known ones
+
+    def __post_init__(self) -> None:
+        for name in (*self.models, *(role.model for role in self.roles if role.model)):
+            if name not in ZOO:
+                hint = nearest(name, list(ZOO))
+                raise CommunisError(f"models: no architecture {name!r}{hint}; see {', '.join(ZOO)}")
+        sources = [bool(self.roles), self.suites != Suites(), bool(self.types)]
+        if sum(sources) > 1:
+            raise CommunisError("roles, suites and types each say who has which sensors: give one")
+        if self.types and len(self.types) != 3:
+            raise CommunisError("types: give three shares, such as [0.4, 0.3, 0.3]")
+        if self.trace and (self.dropout.kind != "none" or self.dropout_test):
+            raise CommunisError("trace and dropout both say when sensors fall silent: give one")
+
+    def make(self, windows: Windows, partition: Partition, streams: Streams) -> Fleet:
+        client_of = partition.clients_of(windows, streams)
+        clients = int(client_of.max()) + 1
+        roles = self._cast(windows.modalities, clients, streams)
+        suites = [tuple(sorted(role.modalities)) for role in roles]
+        measured = device.load(Path(self.profiles)) if self.profiles else {}
+        for name in sorted({role.device for role in roles if role.device}):
+            device.find(name, measured)
+        coarse = [role.detail == "coarse" for role in roles]
+        devices = [role.device for role in roles]
+        return Fleet(
+            windows,
+            suites,
+            self._models(roles, streams),
+            client_of,
+            streams,
+            self.normalise,
+            coarse=coarse if any(coarse) else (),
+            devices=devices if any(devices) else (),
+            outages=self._outages(windows, client_of, suites, roles, streams),
+            online=self.online,
+        )
+
+    def _cast(self, modalities: Sequence[Modality], clients: int, streams: Streams) -> list[Role]:
+        if self.suites != Suites():
+            return [Role(suite, 1) for suite in self.suites.draw(clients, modalities, streams)]
+        roles = self.roles
+        if self.types:
+            first, second, third = self.types
+            roles = client_types(modalities, clients, (first, second, third), self.type_drop)
+        return cast(roles, clients, modalities, streams)
+
+    def _models(self, roles: Sequence[Role], streams: Streams) -> tuple[str, ...]:
+        dealt = self.models
+        if len(dealt) > 1:
+            order = streams.generator("models").permutation(len(roles))
+            dealt = tuple(dealt[i % len(dealt)] for i in order)
+        if not any(role.model for role in roles):
+            return dealt
+        spread = dealt if len(dealt) > 1 else dealt * len(roles)
+        return tuple(role.model or own for role, own in zip(roles, spread, strict=True))
+
+    def _outages(
+        self,
+        windows: Windows,
+        client_of: Array,
+        suites: Sequence[tuple[Modality, ...]],
+        roles: Sequence[Role],
+        streams: Streams,
+    ) -> Outages | None:
+        test = self.dropout if self.dropout_test is None else self.dropout_test
+        phases = (self.dropout, test, test)
+        drop = [role.drop for role in roles]
+        drawn = any(phase.kind != "none" for phase in phases)
+        if not drawn and not self.trace and not any(drop):
+            return None
+        place = timeline.timeline(windows, client_of)
+        trace = None
+        if self.trace:
+            trace = Trace.load(Path(self.trace))
+            self._check(trace, windows, len(suites))
+        elif drawn:
+            rates = {
+                m: windows.inputs[m].shape[-1] / windows.seconds
+                if windows.kinds.get(m, "series") in IN_TIME
+                else 1 / windows.seconds
+                for m in windows.modalities
+            }
+            seconds = timeline.durations(windows, client_of, place, len(suites))
+            apart = timeline.spacing(windows, client_of, place)
+            trace = draw(phases, suites, seconds, rates, streams, apart)
+        least = (phases[0].least, phases[1].least, phases[2].least)
+        return Outages(place, trace, least, drop if any(drop) else ())
+
+    def _check(self, trace: Trace, windows: Windows, clients: int) -> None:
+        if len(trace.seconds) != clients or trace.modalities != windows.modalities:
+            raise CommunisError(
+                f"trace {self.trace} is of {len(trace.seconds)} clients with "
+                f"{', '.join(trace.modalities)}; this fleet has {clients} with "
+                f"{', '.join(windows.modalities)}"
+            )

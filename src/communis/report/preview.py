@@ -1,0 +1,175 @@
+"""Preview: what one client of a fleet senses, and when, as a page and for the terminal."""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from collections.abc import Mapping
+from html import escape
+
+import numpy as np
+
+from communis.availability.draw import natural
+from communis.availability.plot import client_map, sensor_map, sensor_text, suite_map
+from communis.availability.timeline import durations, timeline
+from communis.availability.trace import SPLITS, Trace
+from communis.core import CommunisError, Modality
+from communis.fleet import Fleet
+from communis.recordings.recording import Array
+from communis.recordings.windows import TRAIN
+from communis.report.page import STYLE
+from communis.report.svg import colour
+
+WIDTH, HEIGHT = 420, 150
+STEPS = 400  # points of a line, at most
+
+
+def trace_of(fleet: Fleet) -> Trace:
+    """What drops out by the configuration; if nothing does, what is missing from the data."""
+    if fleet.outages and fleet.outages.trace:
+        return fleet.outages.trace
+    client_of = fleet.clients_of
+    place = timeline(fleet.windows, client_of)
+    seconds = durations(fleet.windows, client_of, place, len(fleet))
+    return natural(fleet.windows, client_of, place, seconds)
+
+
+def text(fleet: Fleet, trace: Trace, client: int) -> str:
+    """The sensor x time map of a client, split by split."""
+    suite = _suite(fleet, client)
+    parts = [f"client {client}: {', '.join(suite)}"]
+    for split, name in enumerate(SPLITS):
+        seconds = float(trace.seconds[client, split])
+        if seconds:
+            drawn = sensor_text(client_map(trace, suite, client, split), seconds)
+            parts += [f"\n{name}", drawn]
+    return "\n".join(parts)
+
+
+def page(fleet: Fleet, trace: Trace, client: int, title: str) -> str:
+    suite = _suite(fleet, client)
+    maps = [
+        sensor_map(client_map(trace, suite, client, split), seconds, f"client {client}, {name}")
+        for split, name in enumerate(SPLITS)
+        if (seconds := float(trace.seconds[client, split]))
+    ]
+    body = [
+        f"<h1>{escape(title)}</h1>",
+        *(f"<p class='warning'>{escape(note)}</p>" for note in fleet.windows.notes),
+        "<h2>Who has which sensor</h2>",
+        suite_map(fleet.suites, fleet.windows.modalities, "clients x sensors"),
+        f"<h2>When the sensors of client {client} are there</h2>",
+        "<p class='note'>Blue: there; grey: missing. Time is the client's own, its recordings "
+        "laid end to end; parts that belong to another split are drawn as there.</p>",
+        *maps,
+        f"<h2>A window of client {client}</h2>",
+        *_window(fleet, client, suite),
+    ]
+    style = STYLE + "svg { max-width: 900px; display: block; } img { image-rendering: pixelated; }"
+    return (
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
+        f"<title>{escape(title)}</title><style>{style}</style></head><body>"
+        + "\n".join(body)
+        + "</body></html>"
+    )
+
+
+def _suite(fleet: Fleet, client: int) -> tuple[Modality, ...]:
+    if not 0 <= client < len(fleet):
+        raise CommunisError(f"no client {client}; there are 0 to {len(fleet) - 1}")
+    return fleet.suites[client]
+
+
+def _window(fleet: Fleet, client: int, suite: tuple[Modality, ...]) -> list[str]:
+    """The first training window, or the first at all, that has most of the sensors."""
+    windows = fleet.windows
+    rows = np.arange(len(windows))[fleet.rows(client)]
+    if not len(rows):
+        return ["<p class='note'>It has no windows.</p>"]
+    flags: Mapping[Modality, Array] = windows.present
+    there = np.sum([flags[m][rows] if m in flags else np.ones(len(rows)) for m in suite], axis=0)
+    row = rows[np.argmax(2 * there + (windows.split[rows] == TRAIN))]
+    target = windows.target[row]
+    if windows.labels and target.ndim == 0:
+        what = f"class {windows.labels[int(target)]}"
+    else:
+        what = f"target {np.array2string(np.asarray(target), precision=2, threshold=8)}"
+    parts = [f"<p class='note'>{windows.seconds:g} s, {escape(what)}.</p><div class='charts'>"]
+    for m in suite:
+        x = np.asarray(windows.inputs[m][row], np.float64)
+        kind, unit = windows.kinds.get(m, "series"), windows.units.get(m, "")
+        name = f"{m} [{unit}]" if unit else m
+        shape = " x ".join(str(n) for n in x.shape)
+        draw = {"series": _lines, "points": _cloud}.get(kind, _picture)
+        parts.append(f"<figure>{draw(x)}<figcaption>{escape(name)}, {shape}</figcaption></figure>")
+    return [*parts, "</div>"]
+
+
+def _lines(x: Array) -> str:
+    """One line per channel; gaps where samples are missing."""
+    x = x[:, :: max(1, -(-x.shape[1] // STEPS))]
+    if not np.isfinite(x).any():
+        return "<p class='note'>missing</p>"
+    low, high = np.nanmin(x), np.nanmax(x)
+    across = np.linspace(40, WIDTH - 5, x.shape[1])
+    down = HEIGHT - 8 - (x - low) / ((high - low) or 1.0) * (HEIGHT - 16)
+    parts = [f"<text x='2' y='14'>{high:.3g}</text><text x='2' y='{HEIGHT - 4}'>{low:.3g}</text>"]
+    for i, line in enumerate(down):
+        pen, path = "M", []
+        for at, y in zip(across, line, strict=True):
+            if np.isfinite(y):
+                path.append(f"{pen}{at:.1f},{y:.1f}")
+            pen = "L" if np.isfinite(y) else "M"
+        parts.append(f"<path d='{' '.join(path)}' fill='none' stroke='{colour(i)}'/>")
+    return f"<svg viewBox='0 0 {WIDTH} {HEIGHT}'>{''.join(parts)}</svg>"
+
+
+def _cloud(x: Array) -> str:
+    """Points from the front and from above; the first three features are x, y, z."""
+    x = x[:3, np.isfinite(x[:3]).all(0)]
+    if not x.size:
+        return "<p class='note'>no point</p>"
+    parts = []
+    for side, (a, b) in enumerate(((0, 2), (0, 1))):
+        low = np.array([x[a].min(), x[b].min()])
+        span = max(float(np.ptp(x[a])), float(np.ptp(x[b])), 1e-6)
+        left = side * WIDTH / 2 + 10
+        for across, up in zip(x[a], x[b], strict=True):
+            cx = left + (across - low[0]) / span * (HEIGHT - 20)
+            cy = HEIGHT - 10 - (up - low[1]) / span * (HEIGHT - 20)
+            parts.append(f"<circle cx='{cx:.1f}' cy='{cy:.1f}' r='1.5' fill='{colour(side)}'/>")
+    label = f"<text x='10' y='12'>x, z</text><text x='{WIDTH / 2 + 10}' y='12'>x, y</text>"
+    return f"<svg viewBox='0 0 {WIDTH} {HEIGHT}'>{label}{''.join(parts)}</svg>"
+
+
+def _picture(x: Array) -> str:
+    """The first channel (frame, antenna) in shades of grey, dark is low; missing is black."""
+    values = x[0]
+    known = np.isfinite(values)
+    if not known.any():
+        return "<p class='note'>missing</p>"
+    low, high = values[known].min(), values[known].max()
+    grey = np.where(known, 30 + 225 * (values - low) / ((high - low) or 1.0), 0)
+    return (
+        f"<img alt='{low:.3g} to {high:.3g}' width='{WIDTH}' height='{HEIGHT}' "
+        f"src='data:image/png;base64,{base64.b64encode(_png(grey.astype(np.uint8))).decode()}'>"
+    )
+
+
+def _png(grey: Array) -> bytes:
+    """An 8-bit grey image (height, width) as a PNG file."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        check = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + check
+
+    height, width = grey.shape
+    rows = np.hstack([np.zeros((height, 1), np.uint8), grey]).tobytes()
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )

@@ -1,0 +1,94 @@
+"""Schema: a table of TOML -> a frozen dataclass, with every key and value checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from communis.core import CommunisError
+from communis.plugins import nearest
+
+NAMES: dict[Any, str] = {
+    float: "a finite number",
+    int: "a whole number",
+    str: "text",
+    bool: "true or false",
+    tuple: "a list",
+}
+
+
+class SchemaError(CommunisError):
+    """A key or value that does not fit; the text names the key."""
+
+
+def build(kind: Any, table: Mapping[str, Any], where: str) -> Any:
+    """The dataclass `kind` from a table; `where` is the table's key, empty for the whole file."""
+    hints = get_type_hints(kind)
+    known = {f.name: f for f in fields(kind)}
+    for key in table:
+        if key not in known:
+            hint = nearest(key, list(known))
+            raise SchemaError(f"unknown key {at(where, key)}{hint}; there are {', '.join(known)}")
+    missing = [
+        at(where, name)
+        for name, f in known.items()
+        if name not in table and f.default is MISSING and f.default_factory is MISSING
+    ]
+    if missing:
+        raise SchemaError(f"missing key {', '.join(missing)}")
+    values = {key: _value(hints[key], value, at(where, key)) for key, value in table.items()}
+    try:
+        return kind(**values)
+    except SchemaError:
+        raise
+    except (CommunisError, ValueError) as error:
+        raise SchemaError(f"[{where}] {error}" if where else str(error)) from None
+
+
+def at(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else key
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    """`value` as the declared type, or an error that says what was expected."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal and value in arguments:
+        return value
+    if origin in (Union, UnionType):  # as the kind it has, or the first that is a table
+        same = [a for a in arguments if type(value) is a or (is_dataclass(a) and _is_table(value))]
+        if same:
+            return _value(same[0], value, where)
+    if is_dataclass(hint) and _is_table(value):
+        return build(hint, value, where)
+    if origin is tuple and isinstance(value, list | tuple):
+        if arguments[-1] is Ellipsis:
+            return tuple(_value(arguments[0], v, f"{where}[{i}]") for i, v in enumerate(value))
+        if len(value) == len(arguments):
+            return tuple(_value(a, v, where) for a, v in zip(arguments, value, strict=True))
+    if origin is dict and _is_table(value):
+        return {key: _value(arguments[1], v, at(where, key)) for key, v in value.items()}
+    if hint is float and type(value) in (int, float) and math.isfinite(value):
+        return float(value)
+    if hint is Any or (hint in (int, str, bool) and type(value) is hint):
+        return value
+    raise SchemaError(f"{where}: {_expectation(hint, value)}")
+
+
+def _expectation(hint: Any, value: Any) -> str:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        listed = ", ".join(repr(a) for a in arguments)
+        close = nearest(str(value), [str(a) for a in arguments])
+        return f"{value!r} is not one of {listed}{close}"
+    kinds = (
+        [a for a in arguments if a is not type(None)] if origin in (Union, UnionType) else [hint]
+    )
+    expected = " or ".join(NAMES.get(get_origin(k) or k, "a table") for k in kinds)
+    return f"expected {expected}, got {value!r}"
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, Mapping)
