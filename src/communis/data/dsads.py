@@ -1,0 +1,127 @@
+"""Dsads: 8 people, 19 daily and sports activities, five body-worn inertial units at 25 Hz.
+
+Barshan and Altun, Daily and Sports Activities, UCI 2013. `DSADS/data/aXX/pY/sZZ.txt`: 5 s of
+activity X, person Y, 125 lines of 45 numbers: torso, right arm, left arm, right leg, left leg, each
+with acc xyz [m/s2], gyro xyz [rad/s] and mag xyz (relative to the earth's field).
+
+The 60 files of an activity and person are pieces of one signal of five minutes and are joined in
+the order of their numbers; a missing number starts a new recording, so that the split by time keeps
+neighbours apart. Not every piece follows the one before without a break, see docs/data/dsads.md:
+windows of 5 s (the default) never reach over such a joint. Where the owner filled up a piece by
+repeating one line, nothing was sensed and the values are NaN.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from communis.core import CommunisError
+from communis.recordings.about import About, Download
+from communis.recordings.files import matching, numbers, shaped
+from communis.recordings.recording import Array, Dataset, Recording, Stream
+from communis.recordings.source import Recorded
+from communis.tasks import Classification
+
+ABOUT = About(
+    licence="CC BY 4.0 (?)",
+    citation="Barshan and Altun 2013, doi:10.24432/C5C59F; Altun et al. 2010, "
+    "doi:10.1016/j.patcog.2010.04.019",
+    address="https://archive.ics.uci.edu/dataset/256/daily+and+sports+activities",
+    files="DSADS/data/a*/p*/s*.txt",
+    count=9120,
+    downloads=(
+        Download("https://archive.ics.uci.edu/static/public/256/daily+and+sports+activities.zip"),
+    ),
+)
+LABELS = (
+    "sitting",
+    "standing",
+    "lying on back",
+    "lying on right side",
+    "ascending stairs",
+    "descending stairs",
+    "standing in an elevator",
+    "moving around in an elevator",
+    "walking in a parking lot",
+    "walking on a flat treadmill",
+    "walking on an inclined treadmill",
+    "running on a treadmill",
+    "exercising on a stepper",
+    "exercising on a cross trainer",
+    "cycling horizontally",
+    "cycling vertically",
+    "rowing",
+    "jumping",
+    "playing basketball",
+)
+SITES = ("torso", "right_arm", "left_arm", "right_leg", "left_leg")
+SENSORS = {"acc": "m/s2", "gyro": "rad/s", "mag": "a.u."}
+RATE = 25.0
+ROWS, COLUMNS = 125, 45
+COLUMN = {
+    f"{site}_{sensor}": slice(9 * i + 3 * k, 9 * i + 3 * k + 3)
+    for i, site in enumerate(SITES)
+    for k, sensor in enumerate(SENSORS)
+}
+
+
+@dataclass(frozen=True)
+class Dsads(Recorded):
+    """Settings of `[data] name = "dsads"`."""
+
+    window: float = 5.0  # seconds per window
+    sites: tuple[str, ...] = ()  # of torso, right_arm, left_arm, right_leg, left_leg; empty: all
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        unknown = [site for site in self.sites if site not in SITES]
+        if unknown:
+            raise CommunisError(f"dsads: no site {unknown}; there are {', '.join(SITES)}")
+
+    def read(self, folder: Path) -> Dataset:
+        paths = sorted(matching(folder, ABOUT.files), key=_numbers)
+        modalities = [f"{site}_{sensor}" for site in self.sites or SITES for sensor in SENSORS]
+        units = {m: SENSORS[m.rpartition("_")[2]] for m in modalities}
+        recordings = _recordings(folder, paths, modalities)
+        return Dataset(recordings, Classification(len(LABELS)), LABELS, units)
+
+
+def _recordings(folder: Path, paths: list[Path], modalities: list[str]) -> Iterator[Recording]:
+    """One for every unbroken row of segment numbers, called by its first file."""
+    numbered = [(*_numbers(path), path) for path in paths]
+    rows = groupby(enumerate(numbered), lambda item: (*item[1][:2], item[1][2] - item[0]))
+    for (activity, person, _), row in rows:
+        files = [path for _, (*_, path) in row]
+        values = np.concatenate([_segment(path) for path in files])
+        yield Recording(
+            {m: Stream(values[:, COLUMN[m]], RATE) for m in modalities},
+            activity - 1,
+            person,
+            trial=_numbers(files[0])[2],
+            name=files[0].relative_to(folder).as_posix(),
+        )
+
+
+def _numbers(path: Path) -> tuple[int, int, int]:
+    """Activity, person and segment, from the path."""
+    inner = "/".join(path.parts[-3:])
+    found = re.fullmatch(r"a(\d+)/p(\d+)/s(\d+)\.txt", inner)
+    if not found or not 1 <= int(found[1]) <= len(LABELS):
+        raise CommunisError(
+            f"{path}: expected aXX/pY/sZZ.txt with an activity XX from 1 to {len(LABELS)}"
+        )
+    return int(found[1]), int(found[2]), int(found[3])
+
+
+def _segment(path: Path) -> Array:
+    values = shaped(path, numbers(path, COLUMNS, ","), ROWS, COLUMNS)
+    same = (values[1:] == values[:-1]).all(1)  # 45 noisy numbers do not repeat by chance
+    if same.any():
+        values[np.append(same, False) | np.append(False, same)] = np.nan
+    return values

@@ -1,0 +1,38 @@
+"""Own: a folder of your own CSV, Parquet or NPY files, described by a manifest `communis.toml`.
+
+`communis data init FOLDER` writes a first manifest by looking at the files; the keys are explained
+in `communis.own.manifest` and in docs/data/own.md. A recording ends where subject, scene, session
+or trial change, where time starts again, and at a pause. Uneven time stamps are put on a steady
+grid; empty cells, gaps, and sensors whose file is missing become NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from communis.own.joined import grouped
+from communis.own.manifest import NAME, load
+from communis.own.reading import dataset
+from communis.recordings.about import About
+from communis.recordings.recording import Dataset
+from communis.recordings.source import Recorded
+
+ABOUT = About(
+    licence="yours",
+    files=NAME,
+    how="Set data.folder to a folder of yours; `communis data init FOLDER` describes its files.",
+)
+
+
+@dataclass(frozen=True)
+class Own(Recorded):
+    """Settings of `[data] name = "own"`; everything else is in the folder's manifest."""
+
+    def files(self) -> list[Path]:
+        """The manifest and the files it speaks of."""
+        groups = grouped(self.place, load(self.place))
+        return [self.place / NAME, *sorted(p for g in groups for p in g.paths.values())]
+
+    def read(self, folder: Path) -> Dataset:
+        return dataset(folder)
