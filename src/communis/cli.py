@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from dataclasses import replace
 from importlib.metadata import version
@@ -12,15 +13,15 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from communis import cli_data, jobs, plugins
 from communis import config as configs
-from communis import jobs, plugins
 from communis.compare import collect, rows
 from communis.core import CommunisError
 from communis.extras import EXTRAS, command
 from communis.jobs import Job
 from communis.report import page
 from communis.report.words import default_metric
-from communis.terminal import comparison, err, out, say
+from communis.terminal import Said, comparison, err, out, say
 
 app = typer.Typer(
     help="Train models across fleets whose devices sense differently.",
@@ -46,10 +47,11 @@ def _options(
     """Train models across fleets whose devices sense differently."""
 
 
-data_app = typer.Typer(help="Datasets: what there is and what is installed.", no_args_is_help=True)
-app.add_typer(data_app, name="data")
+app.add_typer(cli_data.app, name="data")
 
-Where = Annotated[str, typer.Argument(help="A TOML file, or a preset: watch, synthetic.")]
+Where = Annotated[
+    str, typer.Argument(help=f"A TOML file, or a preset: {', '.join(configs.presets())}.")
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change a setting, e.g. --set method.lr=0.1 (repeatable)."),
@@ -188,29 +190,9 @@ def extras(json: Json = False) -> None:
     out.print(table)
 
 
-@data_app.command("list")
-def data_list(json: Json = False) -> None:
-    """List the datasets, whether they are installed here, and their licence."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("dataset", "here", "licence", "what it is"):
-        table.add_column(column)
-    entries = []
-    for name in plugins.names("data"):
-        module = importlib.import_module(f"communis.data.{name}")
-        here, place = _installed(module)
-        text = " ".join((module.__doc__ or "").partition(": ")[2].partition(".")[0].split())
-        entries.append(
-            {"dataset": name, "here": here, "where": place, "licence": module.LICENCE, "what": text}
-        )
-        table.add_row(name, "yes" if here else f"no: {place}", module.LICENCE, text)
-    if json:
-        say({"event": "data", "datasets": entries})
-    else:
-        out.print(table)
-
-
 def main() -> None:
     """Entry point: refusals are one clear line, not a traceback."""
+    logging.basicConfig(level=logging.INFO, handlers=[Said()])
     try:
         app()
     except CommunisError as error:
@@ -241,16 +223,6 @@ def _method(name: str, json: bool) -> None:
         table.add_row(f"method.{key}", repr(default), text)
     out.print()
     out.print(table)
-
-
-def _installed(module: object) -> tuple[bool, str]:
-    location = getattr(module, "location", None)
-    if location is None:
-        return True, "generated"
-    try:
-        return True, str(location())
-    except CommunisError:
-        return False, command(getattr(module, "EXTRA", ""))
 
 
 if __name__ == "__main__":

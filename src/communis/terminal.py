@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,15 @@ from communis.runfolder import strict
 # No markup: a pip command such as communis[watch] is meant as it stands.
 out = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 110)
 err = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+
+
+class Said(logging.Handler):
+    """What the library says while it reads data, on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name == "communis":
+            style = "yellow" if record.levelno >= logging.WARNING else None
+            err.print(record.getMessage(), style=style)
 
 
 class Display:

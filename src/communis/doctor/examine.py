@@ -1,0 +1,110 @@
+"""Examine: all checks on one dataset, in the order in which a reader would ask."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from communis.core import CommunisError
+from communis.doctor import sets
+from communis.doctor.finding import Finding, Level
+from communis.doctor.signals import Signal, judged, signals
+from communis.recordings.source import Recorded
+from communis.recordings.windows import Windows
+from communis.streams import Streams
+
+SAID = 5  # findings of one sort about single recordings; the rest is counted
+
+
+def examine(source: Any, streams: Streams | None = None) -> Iterator[Finding]:
+    """Findings about a source's files, signals and windows; what cannot be read is an error."""
+    try:
+        if isinstance(source, Recorded):
+            yield from _files(source)
+            with _overheard() as said:
+                found = list(_recordings(source))
+            yield from (Finding("warning", "files", text) for text in said)
+            yield from found
+        with _overheard():  # the same again
+            windows = source.load(streams or Streams())
+    except CommunisError as error:
+        yield Finding("error", "files", str(error), "mend or replace the file and ask again")
+        return
+    yield from _windows(windows, getattr(source, "split", "generated"))
+
+
+def _files(source: Recorded) -> Iterator[Finding]:
+    found, complete = len(source.files()), source.about.count
+    if complete and found < complete:
+        text = f"{found} of {complete} files: a part of the dataset"
+        yield Finding("note", "files", text)
+    else:
+        yield Finding("ok", "files", f"{found} files in {source.place}")
+
+
+def _recordings(source: Recorded) -> Iterator[Finding]:
+    dataset = source.open()
+    units = dict(dataset.units)
+    found: dict[str, Signal] = {}
+    seen: dict[str, list[tuple[str, int]]] = {}
+    single: list[Finding] = []
+    seconds, subjects = 0.0, set()
+    for recording, remarks in signals(iter(dataset.recordings), units, found):
+        single += remarks
+        seconds += recording.seconds
+        subjects.add(recording.subject)
+        key = sets.fingerprint(recording)
+        seen.setdefault(key, []).append((recording.name, recording.subject))
+    count = sum(len(same) for same in seen.values())
+    if not count:
+        yield Finding("error", "recordings", "none found", "check the folder")
+        return
+    yield Finding(
+        "ok", "recordings", f"{count} of {len(subjects)} subjects, {seconds / 3600:.2f} hours"
+    )
+    yield from judged(found, units)
+    yield from single[:SAID]
+    if len(single) > SAID:
+        yield Finding("note", "length", f"{len(single) - SAID} more recordings like these")
+    doubled = list(sets.copies(seen))
+    yield from doubled[:SAID]
+    if len(doubled) > SAID:
+        yield Finding("note", "copies", f"{len(doubled) - SAID} more like these")
+    if not doubled:
+        yield Finding("ok", "copies", "no two recordings hold the same values")
+
+
+def _windows(windows: Windows, kind: str) -> Iterator[Finding]:
+    shapes = ", ".join(
+        f"{m} {'x'.join(str(n) for n in windows.inputs[m].shape[1:])}" for m in windows.modalities
+    )
+    yield Finding("ok", "windows", f"{len(windows)} of {windows.seconds:g} s: {shapes}")
+    for m, flags in windows.present.items():
+        share = 1 - float(np.mean(flags))
+        if share > 0:
+            level: Level = "warning" if share > 0.5 else "note"
+            yield Finding(level, m, f"absent from {100 * share:.2g} % of the windows")
+    yield from sets.classes(windows)
+    yield from sets.parts(windows, kind)
+    yield from sets.leaks(windows)
+
+
+@contextmanager
+def _overheard() -> Iterator[list[str]]:
+    """What a source warns about while it reads, instead of it being printed."""
+    log, said = logging.getLogger("communis"), []
+
+    def note(record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.WARNING:
+            said.append(record.getMessage())
+        return False
+
+    log.addFilter(note)
+    try:
+        yield said
+    finally:
+        log.removeFilter(note)

@@ -1,0 +1,195 @@
+"""Unpacking archives of strangers: nothing lands outside the folder, nothing half-done is left."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import re
+import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+from communis.core import CommunisError
+
+Progress = Callable[[str, int, int], None]  # what is going on, bytes done, of how many (0: unknown)
+TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+FOREIGN = (".rar", ".7z", ".zipx", ".tar.zst")  # archives that Python cannot read
+BROKEN = (
+    zipfile.BadZipFile,
+    tarfile.ReadError,
+    tarfile.HeaderError,
+    gzip.BadGzipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+)
+
+
+class ArchiveError(CommunisError):
+    """An archive that is corrupt, whoever has made or transferred it."""
+
+    def __init__(self, archive: Path, what: str) -> None:
+        super().__init__(f"{archive.name}: {what}")
+        self.archive = archive
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Progress that nobody sees."""
+
+
+def megabytes(size: float) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+
+
+def is_archive(path: Path) -> bool:
+    """By the ending, for spreadsheets and arrays are ZIP files too; by the content without one."""
+    name = path.name.lower()
+    if name.endswith(FOREIGN):
+        raise CommunisError(
+            f"{path}: archives of this kind cannot be read here; unpack it yourself and give the "
+            "folder instead"
+        )
+    if path.suffix:
+        return name.endswith((".zip", *TARS))
+    return zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
+
+
+def unpack(archive: Path, folder: Path, progress: Progress = silent) -> None:
+    """The content of an archive below a new or existing folder; a CommunisError if it is corrupt or
+    would write elsewhere. What was written until then is the caller's to remove."""
+    zipped = archive.name.lower().endswith(".zip") or zipfile.is_zipfile(archive)
+    try:
+        if zipped:
+            _unzip(archive, folder, progress)
+        else:
+            _untar(archive, folder, progress)
+    except BROKEN as error:
+        what = _what_instead(archive) or f"corrupt or cut short ({error})"
+        raise ArchiveError(archive, what) from None
+
+
+def nested(archive: Path) -> None:
+    """Replaces an archive by its content: in its place if that is one folder, else in a folder
+    called like the archive. Owners put archives into archives."""
+    stem = archive.name[: -len("".join(_endings(archive)))]
+    inside = archive.with_name(f".{archive.name}.open")
+    unpack(archive, inside)
+    archive.unlink()
+    content = list(inside.iterdir())
+    if len(content) == 1 and content[0].is_dir():
+        move(content[0], archive.with_name(content[0].name))
+        inside.rmdir()
+    else:
+        move(inside, archive.with_name(stem))
+
+
+def move(source: Path, target: Path) -> None:
+    """A folder to its place; where there is one already, file by file into it."""
+    if not target.exists():
+        source.rename(target)
+        return
+    for path in sorted(source.rglob("*")):
+        place = target / path.relative_to(source)
+        if path.is_dir():
+            place.mkdir(parents=True, exist_ok=True)
+        else:
+            path.replace(place)
+    shutil.rmtree(source)
+
+
+def need(size: int, folder: Path) -> None:
+    """An error if so many bytes do not fit on the disk."""
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        raise CommunisError(
+            f"{folder}: {megabytes(size)} are needed, {megabytes(free)} are free on this disk; "
+            "make room, or set COMMUNIS_DATA to a folder on another disk"
+        )
+
+
+@contextmanager
+def plain_errors(folder: Path) -> Iterator[None]:
+    """A full disk or a missing permission as one clear line."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or folder
+        raise CommunisError(f"{where}: {error.strerror or error}") from None
+
+
+def _unzip(archive: Path, folder: Path, progress: Progress) -> None:
+    with zipfile.ZipFile(archive) as content:
+        members = [m for m in content.infolist() if not _clutter(m.filename)]
+        total, done = sum(m.file_size for m in members), 0
+        for member in members:
+            _check_name(archive, member.filename)
+            if stat.S_ISLNK(member.external_attr >> 16):
+                raise _refused(archive, member.filename, "is a link")
+            if member.flag_bits & 1:
+                raise _refused(archive, member.filename, "needs a password")
+        need(total, folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for member in members:
+            try:
+                content.extract(member, folder)
+            except NotImplementedError as error:
+                raise _refused(archive, member.filename, str(error)) from None
+            done += member.file_size
+            progress(f"unpacking {archive.name}", done, total)
+
+
+def _untar(archive: Path, folder: Path, progress: Progress) -> None:
+    size = archive.stat().st_size
+    folder.mkdir(parents=True, exist_ok=True)
+    with archive.open("rb") as raw, tarfile.open(fileobj=raw) as content:
+        for member in content:  # one pass: to list a compressed archive is to unpack it
+            if _clutter(member.name):
+                continue
+            _check_name(archive, member.name)
+            need(member.size, folder)
+            try:
+                content.extract(member, folder, filter="data")
+            except (tarfile.FilterError, KeyError) as error:
+                raise _refused(archive, member.name, str(error)) from None
+            progress(f"unpacking {archive.name}", min(raw.tell(), size), size)
+
+
+def _check_name(archive: Path, name: str) -> None:
+    parts = PurePosixPath(name.replace("\\", "/"))
+    if parts.is_absolute() or ".." in parts.parts or re.match("[A-Za-z]:", name):
+        raise _refused(archive, name, "points out of the folder")
+
+
+def _refused(archive: Path, member: str, why: str) -> CommunisError:
+    return CommunisError(
+        f"{archive.name}: refused, for {member!r} in it {why}; if you trust it, unpack it yourself "
+        "and give the folder instead"
+    )
+
+
+def _clutter(name: str) -> bool:
+    """What macOS adds to archives: shadows that look like data files."""
+    path = PurePosixPath(name)
+    return "__MACOSX" in path.parts or path.name.startswith("._") or path.name == ".DS_Store"
+
+
+def _what_instead(archive: Path) -> str:
+    """What a file that is no archive seems to be."""
+    with archive.open("rb") as content:
+        start = content.read(512).lstrip().lower()
+    if not start:
+        return "an empty file, not an archive"
+    if start.startswith((b"<!doctype", b"<html")):
+        return "a web page, not an archive: the owner may want you to sign in"
+    return ""
+
+
+def _endings(archive: Path) -> list[str]:
+    return archive.suffixes[-2:] if archive.name.lower().endswith(TARS[1:]) else [archive.suffix]
