@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis import Batch, Card, Client, Fleet, Model, Plan, Replies, Run, State, Windows
-from communis.data.windows import TEST, TRAIN
 from communis.fleet import BoundFleet
 from communis.models.zoo import Architecture
+from communis.recordings.windows import TEST, TRAIN
 from communis.tasks import Classification
 from communis.wire import check, decode, encode, flatten, payload_types
 
