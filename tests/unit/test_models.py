@@ -532,3 +532,31 @@ def test_convpool_cannot_be_differentiated_twice_and_says_so() -> None:
 def test_an_even_kernel_is_refused() -> None:
     with pytest.raises(ValueError, match="odd to keep the length, got 4"):
         ConvPool(2, 2, 4)
+
+
+def test_points_have_no_order_and_may_be_any_number() -> None:
+    model = TINY.build({"cloud": (4, 30)}, 3, {"cloud": "points"})
+    initialise(model, Streams(0))
+    x = random(5, 4, 30)
+    present = {"cloud": torch.ones(5, dtype=torch.bool)}
+    target = torch.zeros(5, dtype=torch.int64)
+    one = model(Batch({"cloud": x}, present, target)).prediction
+    shuffled = x[:, :, torch.randperm(30, generator=torch.Generator().manual_seed(1))]
+    other = model(Batch({"cloud": shuffled}, present, target)).prediction
+    assert torch.allclose(one, other, atol=1e-6)
+    doubled = model(Batch({"cloud": torch.cat([x, x], 2)}, present, target)).prediction
+    assert torch.allclose(one, doubled, atol=1e-6)
+
+
+def test_every_kind_of_window_finds_an_encoder_in_one_network() -> None:
+    shapes = {"acc": (3, 64), "heart": (1, 2), "depth": (1, 12, 16), "cloud": (5, 32)}
+    model = TINY.build(shapes, 3, {"cloud": "points", "depth": "image"})
+    kinds = {m: type(e).__name__ for m, e in model.encoders.items()}
+    assert kinds == {"acc": "CNN1d", "heart": "Dense", "depth": "CNN2d", "cloud": "Points"}
+    initialise(model, Streams(0))
+    inputs = {m: random(4, *shape) for m, shape in shapes.items()}
+    present = {m: torch.ones(4, dtype=torch.bool) for m in shapes}
+    out = model(Batch(inputs, present, torch.zeros(4, dtype=torch.int64)))
+    assert out.prediction.shape == (4, 3)
+    out.prediction.sum().backward()
+    assert all(p.grad is not None for p in model.parameters())

@@ -159,6 +159,9 @@ def _untar(archive: Path, folder: Path, progress: Progress) -> None:
             except (tarfile.FilterError, KeyError) as error:
                 raise _refused(archive, member.name, str(error)) from None
             progress(f"unpacking {archive.name}", min(raw.tell(), size), size)
+        # The end mark of a tar comes before the checksum of its compression: read that too.
+        while content.fileobj is not None and content.fileobj.read(1 << 20):
+            pass
 
 
 def _check_name(archive: Path, name: str) -> None:

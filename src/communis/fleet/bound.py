@@ -134,7 +134,7 @@ class BoundFleet:
         key = kind, tuple(shapes.items())
         if key not in self._kits:
             with self.fleet.streams.torch("build"):  # constructors draw too, before `initialise`
-                model: Model = kind.build(shapes, self.task.outputs)
+                model: Model = kind.build(shapes, self.task.outputs, self.fleet.windows.kinds)
                 self.method.equip(model, self.task)
             initialise(model, self.fleet.streams)
             model.to(self.device)

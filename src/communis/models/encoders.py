@@ -1,6 +1,7 @@
 """Per-modality encoders: (B, channels, ...) -> (B, features).
 
-All pool over time or space at the end, so one set of weights serves windows of any length.
+All but Dense pool over time or space at the end, so one set of weights serves windows of any
+length.
 """
 
 from __future__ import annotations
@@ -74,6 +75,33 @@ class CNN2d(Encoder):
         x = x.unsqueeze(1) if x.ndim == 3 else x  # (B, packets, subcarriers) is one plane
         x = F.relu(self.norm1(self.conv1(x.contiguous(memory_format=torch.channels_last))))
         return F.relu(self.norm2(self.conv2(x))).mean((2, 3))
+
+
+class Points(Encoder):
+    """Every point by itself through two layers, then the largest of each feature: the order of the
+    points, and how many there are, makes no difference."""
+
+    def __init__(self, channels: int, width: int = 32) -> None:
+        super().__init__()
+        self.features = 2 * width
+        self.point1 = nn.Linear(channels, width)
+        self.point2 = nn.Linear(width, 2 * width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        points = F.relu(self.point1(x.transpose(1, 2)))
+        return F.relu(self.point2(points)).amax(1)
+
+
+class Dense(Encoder):
+    """One layer over all values of a window, for windows of very few steps."""
+
+    def __init__(self, values: int, width: int = 32) -> None:
+        super().__init__()
+        self.features = 2 * width
+        self.layer = nn.Linear(values, 2 * width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.layer(x.flatten(1)))
 
 
 class GRU(Encoder):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal
 
 from communis.core import CommunisError
@@ -15,7 +16,7 @@ from communis.models.network import Network
 
 @dataclass(frozen=True)
 class Architecture:
-    encoder: Literal["cnn1d", "cnn2d", "gru", "transformer"] = "cnn1d"
+    encoder: Literal["cnn1d", "cnn2d", "gru", "transformer"] = "cnn1d"  # of time series
     width: int = 32  # of the first layer; features per modality are twice that
     fusion: Literal["blocks", "attention"] = "blocks"
     embedding: int = 128  # with blocks; attention gives 4 contexts x features
@@ -27,30 +28,40 @@ class Architecture:
         """Its name in the zoo, or its own description."""
         return next((name for name, kind in ZOO.items() if kind == self), repr(self))
 
-    def build(self, shapes: Mapping[str, Sequence[int]], outputs: int) -> Network:
-        """A network for modalities with windows of these shapes (channels first); its parameters
-        are not initialised yet."""
-        parts = {m: self._encoder(m, shape) for m, shape in sorted(shapes.items())}
+    def build(
+        self,
+        shapes: Mapping[str, Sequence[int]],
+        outputs: int,
+        kinds: Mapping[str, str] = MappingProxyType({}),
+    ) -> Network:
+        """A network for modalities with windows of these shapes (channels first) and kinds; its
+        parameters are not initialised yet."""
+        parts = {
+            m: self._encoder(m, shape, kinds.get(m, "series"))
+            for m, shape in sorted(shapes.items())
+        }
         sizes = {m: e.features for m, e in parts.items()}
         fusion = Blocks(sizes, self.embedding) if self.fusion == "blocks" else Attention(sizes)
         return Network(parts, fusion, self.hidden, outputs)
 
-    def _encoder(self, modality: str, shape: Sequence[int]) -> encoders.Encoder:
-        if self.encoder == "cnn2d":
-            if len(shape) not in (2, 3) or min(shape) < 1:
-                raise self._misfit(modality, shape, "(channels, rows, columns) or (rows, columns)")
+    def _encoder(self, modality: str, shape: Sequence[int], kind: str) -> encoders.Encoder:
+        """Images and point clouds, and series too short to be convolved, have encoders of their
+        own, with as many features as the others."""
+        if len(shape) not in (2, 3) or min(shape) < 1:
+            expected = "(channels, steps), (features, points) or (channels, rows, columns)"
+            raise CommunisError(
+                f"{self.name} takes windows of {expected}; {modality} has {tuple(shape)}"
+            )
+        if kind == "points":
+            return encoders.Points(shape[0], self.width)
+        if len(shape) == 3 or self.encoder == "cnn2d":
             return encoders.CNN2d(shape[0] if len(shape) == 3 else 1, self.width, norm=self.norm)
-        if len(shape) != 2 or shape[0] < 1 or shape[1] < 4:
-            raise self._misfit(modality, shape, "(channels, steps) with at least 4 steps")
+        if shape[1] < 4:
+            return encoders.Dense(shape[0] * shape[1], self.width)
         if self.encoder == "cnn1d":
             return (encoders.CNN1dNorm if self.norm else encoders.CNN1d)(shape[0], self.width)
-        kind = encoders.GRU if self.encoder == "gru" else encoders.Transformer
-        return kind(shape[0], self.width)
-
-    def _misfit(self, modality: str, shape: Sequence[int], expected: str) -> CommunisError:
-        return CommunisError(
-            f"{self.name} takes windows of {expected}; {modality} has {tuple(shape)}"
-        )
+        chosen = encoders.GRU if self.encoder == "gru" else encoders.Transformer
+        return chosen(shape[0], self.width)
 
 
 ZOO: Mapping[str, Architecture] = {

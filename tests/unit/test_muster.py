@@ -1,0 +1,257 @@
+"""From configuration tables to a fleet: suites, dropout, traces, types, devices, online."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from communis import CommunisError, FedAvg, Fleet, Plan, Run, Streams
+from communis.availability.dropout import Dropout
+from communis.availability.online import Online
+from communis.availability.roles import Role
+from communis.availability.suites import Suites
+from communis.availability.trace import Trace
+from communis.config import bare
+from communis.core import CommunisError as Refused
+from communis.data.synthetic import Synthetic
+from communis.fleet.muster import FleetConfig
+from communis.partition.settings import Partition
+from communis.recordings.windows import TRAIN, Windows
+from communis.schema import SchemaError
+
+SOURCE = Synthetic(clients=6, windows=40, modalities=3, channels=2, steps=16, classes=3)
+BURSTS = Dropout(kind="markov", operating=10.0, missing=5.0)
+
+
+def data(**changes: Any) -> Windows:
+    from dataclasses import replace
+
+    return replace(SOURCE.load(Streams(0)), **changes)
+
+
+def made(seed: int = 0, partition: Partition | None = None, **settings: Any) -> Fleet:
+    return FleetConfig(**settings).make(data(), partition or Partition(), Streams(seed))
+
+
+def test_by_default_everybody_has_everything_always() -> None:
+    fleet = made()
+    assert fleet.suites == [("m0", "m1", "m2")] * 6
+    assert fleet.outages is None
+    assert fleet.coarse == fleet.devices == ()
+    assert fleet.online == Online()
+
+
+def test_suites_are_drawn() -> None:
+    fleet = made(suites=Suites("severe"))
+    assert len(set(fleet.suites)) > 1
+    assert fleet.suites == made(suites=Suites("severe")).suites
+    assert fleet.suites != made(1, suites=Suites("severe")).suites
+
+
+def test_roles_bring_devices_and_models() -> None:
+    roles = (
+        Role(("m0",), 2, device="relief-low", model="cnn_small"),
+        Role(("m0", "m1", "m2"), 4, device="relief-full"),
+    )
+    fleet = made(roles=roles)
+    cards = fleet.bind(FedAvg()).cards
+    small = [c for c in cards if c.modalities == ("m0",)]
+    assert len(small) == 2
+    assert {(c.device, c.model) for c in small} == {("relief-low", "cnn_small")}
+    rest = {(c.device, c.model) for c in cards if c not in small}
+    assert rest == {("relief-full", "cnn")}
+
+
+def test_an_unknown_device_is_refused_and_a_measured_one_is_read(tmp_path: Path) -> None:
+    roles = (Role(("m0",), 6, device="my-watch"),)
+    with pytest.raises(CommunisError, match="my-watch"):
+        made(roles=roles)
+    profile = tmp_path / "devices.toml"
+    numbers = "flops = 1e9\npower_active = 1\npower_idle = 0.1\npower_radio = 1\nup = 1e6\n"
+    profile.write_text(f"[my-watch]\n{numbers}down = 1e6\n")
+    assert made(roles=roles, profiles=str(profile)).devices == ["my-watch"] * 6
+
+
+def test_dropout_makes_samples_zero_and_windows_absent() -> None:
+    fleet = made(dropout=BURSTS)
+    assert fleet.outages is not None
+    trace = fleet.outages.trace
+    assert trace is not None
+    bound = fleet.bind(FedAvg())
+    partly = 0
+    for i in range(len(fleet)):
+        client, rows = bound.client(i, 1), np.arange(240)[fleet.rows(i)]
+        train = rows[fleet.windows.split[rows] == TRAIN]
+        for m in fleet.suites[i]:
+            # 16 samples in each second of window; timelines of these windows start at 0.
+            times = fleet.windows.start[train, None] + np.arange(16) / 16
+            gone = torch.from_numpy(trace.missing(i, m, TRAIN, times))
+            values = client.train.inputs[m]
+            assert bool((values[gone] == 0).all())
+            enough = (~gone).float().mean(1) >= 0.5
+            assert torch.equal(client.train.present[m], enough)
+            assert bool((values[~enough] == 0).all())
+            partly += int((gone.any(1) & ~gone.all(1)).sum())
+            assert client.card.samples_by_modality[m] == int(enough.sum())
+        assert client.card.samples == len(train)
+    assert partly  # so that the two rules were really put to the test
+
+
+def test_test_time_may_differ_from_training() -> None:
+    never, always = Dropout(), Dropout(kind="iid", rate=0.9)
+    clean = made(dropout=never, dropout_test=always).bind(FedAvg()).client(0, 1)
+    assert all(bool(flags.all()) for flags in clean.train.present.values())
+    assert sum(int(f.sum()) for f in clean.test.present.values()) < 10
+    same = made(dropout=always).bind(FedAvg()).client(0, 1)
+    assert sum(int(f.sum()) for f in same.test.present.values()) < 10
+    spared = made(dropout=always, dropout_test=never).bind(FedAvg()).client(0, 1)
+    assert all(bool(flags.all()) for flags in spared.test.present.values())
+
+
+def test_normalisation_sees_only_what_was_there() -> None:
+    client = made(dropout=BURSTS).bind(FedAvg()).client(2, 1)
+    for m, values in client.train.inputs.items():
+        there = values[client.train.present[m]]
+        known = there[(there != 0).any(-1)]
+        assert known.mean(0) == pytest.approx([0, 0], abs=0.25)
+        assert known.std(0) == pytest.approx([1, 1], abs=0.25)
+
+
+def test_a_saved_trace_is_replayed(tmp_path: Path) -> None:
+    first = made(dropout=BURSTS)
+    assert first.outages is not None
+    assert first.outages.trace is not None
+    path = tmp_path / "trace.parquet"
+    first.outages.trace.save(path)
+    again = made(5, trace=str(path))
+    for i in range(6):
+        a, b = (f.bind(FedAvg()).client(i, 1) for f in (first, again))
+        for m in a.train.present:
+            assert torch.equal(a.train.present[m], b.train.present[m])
+    other = FleetConfig(trace=str(path))
+    with pytest.raises(Refused, match="is of 6 clients"):
+        other.make(data(), Partition(by="dirichlet", clients=3), Streams(0))
+
+
+def test_a_run_keeps_its_trace_and_resumes_with_it(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    plan = Plan(rounds=2, workers=1)
+    with Run(made(dropout=BURSTS), FedAvg(batch=8), plan, folder=folder) as run:
+        list(run)
+    kept = Trace.load(folder / "availability.parquet")
+    trace = made(dropout=BURSTS).outages
+    assert trace is not None
+    assert trace.trace is not None
+    assert np.array_equal(kept.start, trace.trace.start)
+    other = made(dropout=Dropout(kind="markov", operating=5.0, missing=5.0))
+    with pytest.raises(CommunisError):
+        Run(other, FedAvg(batch=8), Plan(rounds=3, workers=1), folder=folder)
+
+
+def test_client_types_see_coarse_dense_or_mixed() -> None:
+    fleet = made(types=(0.5, 0.25, 0.25), type_drop=0.5)
+    assert fleet.outages is not None
+    bound = fleet.bind(FedAvg())
+    steps = {i: bound.client(i, 1).train.inputs for i in range(6)}
+    coarse = [i for i in range(6) if fleet.coarse[i]]
+    assert len(coarse) == 3
+    for i, inputs in steps.items():
+        lengths = {x.shape[1] for x in inputs.values()}
+        assert lengths == ({4} if i in coarse else {16})
+    mixed = [i for i in range(6) if len(fleet.suites[i]) == 3]
+    for i in mixed:
+        flags = torch.stack(list(bound.client(i, 1).train.present.values()))
+        assert 0.2 < float((~flags).float().mean()) < 0.7
+        assert bool(flags.any(0).all())  # never all streams at once
+        assert bound.cards[i].samples_by_modality["m0"] == int(flags[0].sum())
+    with Run(fleet, FedAvg(batch=8), Plan(rounds=2, workers=1)) as run:
+        assert all(np.isfinite(record.loss) for record in run)
+
+
+def test_a_fleet_may_be_scaled_as_a_whole() -> None:
+    parts = [made(normalise="fleet").bind(FedAvg()).client(i, 1).train for i in range(6)]
+    pooled = torch.cat([part.inputs["m1"] for part in parts]).reshape(-1, 2)
+    assert pooled.mean(0) == pytest.approx([0, 0], abs=1e-4)
+    assert pooled.std(0) == pytest.approx([1, 1], abs=1e-3)
+    own = parts[0].inputs["m1"].reshape(-1, 2)
+    assert abs(float(own.std(0)[0]) - 1) > 1e-3
+
+
+def test_who_is_offline_is_not_asked() -> None:
+    fleet = made(online=Online(kind="iid", share=0.4))
+    with Run(fleet, FedAvg(batch=8), Plan(rounds=6, workers=1, eval_every=0)) as run:
+        records = list(run)
+    for record in records:
+        there = fleet.online.who(6, record.round, fleet.streams)
+        assert set(record.cohort) == set(np.flatnonzero(there).tolist())
+    assert len({record.cohort for record in records}) > 1
+
+
+def test_a_round_in_which_nobody_is_online_changes_nothing() -> None:
+    fleet = made(online=Online(kind="iid", share=1e-9))
+    with Run(fleet, FedAvg(batch=8), Plan(rounds=2, workers=1)) as run:
+        before = run.server
+        records = list(run)
+        assert run.server is before or run.server == before
+    assert [record.cohort for record in records] == [(), ()]
+    assert records[0].bytes_up == records[0].bytes_down == 0
+    assert records[-1].scores  # everybody is still scored
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"roles": (Role(("m0",), 6),), "suites": Suites("severe")}, "give one"),
+        ({"types": (0.5, 0.5)}, "three shares"),
+        ({"trace": "x.parquet", "dropout": BURSTS}, "give one"),
+        ({"models": ("cnm",)}, "did you mean 'cnn'"),
+        ({"roles": (Role(("m0",), 6, model="cnm"),)}, "did you mean 'cnn'"),
+    ],
+)
+def test_tables_that_contradict_themselves_are_refused(settings: Any, said: str) -> None:
+    with pytest.raises(CommunisError, match=said):
+        FleetConfig(**settings)
+
+
+def test_everything_can_be_said_in_toml_and_said_again() -> None:
+    config = bare(
+        {"name": "synthetic"},
+        [
+            "partition.by=virtual",
+            "partition.per_owner=2",
+            "fleet.suites.preset=moderate",
+            "fleet.dropout.kind=markov",
+            "fleet.dropout.preset=pamap2-severe",
+            "fleet.online.kind=daily",
+            "fleet.online.share=0.5",
+        ],
+    )
+    fleet = config.make_fleet()
+    assert len(fleet) == 20
+    import tomllib
+
+    from communis.config import Config
+    from communis.schema import build
+
+    again: Config = build(Config, tomllib.loads(config.to_toml()), "")
+    assert again.fleet == config.fleet
+    assert again.partition == config.partition
+    assert again.make_fleet().suites == fleet.suites
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("fleet.dropout.kind=markof", "did you mean 'markov'"),
+        ("fleet.dropout_test.kind=iid", r"\[fleet.dropout_test\]"),
+        ("partition.bye=subject", "did you mean 'by'"),
+        ("fleet.suites=3", "expected a table"),
+    ],
+)
+def test_mistakes_in_tables_name_the_key(override: str, said: str) -> None:
+    with pytest.raises(SchemaError, match=said):
+        bare({"name": "synthetic"}, [override])
