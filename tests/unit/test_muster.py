@@ -45,6 +45,14 @@ def test_by_default_everybody_has_everything_always() -> None:
     assert fleet.online == Online()
 
 
+def test_a_sensor_that_a_client_never_had_is_not_its_own() -> None:
+    owner = SOURCE.load(Streams(0)).owner
+    found = data(present={"m1": owner != 2, "m2": (owner < 4) & (np.arange(240) % 2 == 0)})
+    fleet = FleetConfig().make(found, Partition(), Streams(0))
+    everything = ("m0", "m1", "m2")
+    assert fleet.suites == [everything] * 2 + [("m0", "m2"), everything] + [("m0", "m1")] * 2
+
+
 def test_suites_are_drawn() -> None:
     fleet = made(suites=Suites("severe"))
     assert len(set(fleet.suites)) > 1

@@ -118,7 +118,8 @@ def _text(x: int, y: int, text: str, anchor: str = "start") -> str:
 def _svg(width: int, height: int, title: str, parts: Sequence[str]) -> str:
     width = max(width, 2 * PAD + 7 * len(title))
     return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' role='img' "
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' "
+        f"viewBox='0 0 {width} {height}' role='img' "
         f"aria-label='{escape(title)}' font-family='monospace' font-size='11'>"
         + "\n".join(parts)
         + "</svg>"

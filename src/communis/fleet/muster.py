@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from communis import device
 from communis.availability import timeline
 from communis.availability.draw import draw
@@ -32,7 +34,8 @@ class FleetConfig:
 
     models: tuple[str, ...] = ("cnn",)  # names in models/zoo.py; several: dealt out by seed
     normalise: Normalise = "client"  # z-scores by own training windows, or by all of the fleet's
-    roles: tuple[Role, ...] = ()  # so many clients with these sensors, so many with those
+    roles: tuple[Role, ...] = ()  # so many clients with these sensors, so many with those; without
+    # roles, suites or types everybody has the sensors that its data show
     suites: Suites = field(default_factory=Suites)  # sensors drawn for each client
     types: tuple[float, ...] = ()  # shares of clients with one coarse, one dense, all sensors
     type_drop: float = 0.3  # with types: probability that a window of the last sort lacks a stream
@@ -58,7 +61,7 @@ class FleetConfig:
     def make(self, windows: Windows, partition: Partition, streams: Streams) -> Fleet:
         client_of = partition.clients_of(windows, streams)
         clients = int(client_of.max()) + 1
-        roles = self._cast(windows.modalities, clients, streams)
+        roles = self._cast(windows, client_of, clients, streams)
         suites = [tuple(sorted(role.modalities)) for role in roles]
         measured = device.load(Path(self.profiles)) if self.profiles else {}
         for name in sorted({role.device for role in roles if role.device}):
@@ -78,10 +81,15 @@ class FleetConfig:
             online=self.online,
         )
 
-    def _cast(self, modalities: Sequence[Modality], clients: int, streams: Streams) -> list[Role]:
+    def _cast(
+        self, windows: Windows, client_of: Array, clients: int, streams: Streams
+    ) -> list[Role]:
+        modalities = windows.modalities
         if self.suites != Suites():
             return [Role(suite, 1) for suite in self.suites.draw(clients, modalities, streams)]
         roles = self.roles
+        if not roles and not self.types:
+            return [Role(suite, 1) for suite in natural_suites(windows, client_of, clients)]
         if self.types:
             first, second, third = self.types
             roles = client_types(modalities, clients, (first, second, third), self.type_drop)
@@ -136,3 +144,18 @@ class FleetConfig:
                 f"{', '.join(trace.modalities)}; this fleet has {clients} with "
                 f"{', '.join(windows.modalities)}"
             )
+
+
+def natural_suites(windows: Windows, client_of: Array, clients: int) -> list[tuple[Modality, ...]]:
+    """The sensors that the data themselves show of every client: those that any of its windows
+    has. A client without windows has all."""
+    used = client_of >= 0
+    owned = np.ones((clients, len(windows.modalities)), bool)
+    for i, m in enumerate(windows.modalities):
+        if m in windows.present:
+            seen = np.bincount(client_of[used & windows.present[m]], minlength=clients)
+            owned[:, i] = seen > 0
+    owned[~owned.any(1)] = True
+    return [
+        tuple(m for m, own in zip(windows.modalities, row, strict=True) if own) for row in owned
+    ]

@@ -62,11 +62,11 @@ def page(fleet: Fleet, trace: Trace, client: int, title: str) -> str:
         f"<h2>When the sensors of client {client} are there</h2>",
         "<p class='note'>Blue: there; grey: missing. Time is the client's own, its recordings "
         "laid end to end; parts that belong to another split are drawn as there.</p>",
-        *maps,
+        *(f"<div>{drawn}</div>" for drawn in maps),
         f"<h2>A window of client {client}</h2>",
         *_window(fleet, client, suite),
     ]
-    style = STYLE + "svg { max-width: 900px; display: block; } img { image-rendering: pixelated; }"
+    style = STYLE + "svg { width: auto; max-width: 100%; } img { image-rendering: pixelated; }"
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         f"<title>{escape(title)}</title><style>{style}</style></head><body>"
@@ -122,7 +122,7 @@ def _lines(x: Array) -> str:
                 path.append(f"{pen}{at:.1f},{y:.1f}")
             pen = "L" if np.isfinite(y) else "M"
         parts.append(f"<path d='{' '.join(path)}' fill='none' stroke='{colour(i)}'/>")
-    return f"<svg viewBox='0 0 {WIDTH} {HEIGHT}'>{''.join(parts)}</svg>"
+    return f"<svg width='{WIDTH}' viewBox='0 0 {WIDTH} {HEIGHT}'>{''.join(parts)}</svg>"
 
 
 def _cloud(x: Array) -> str:
@@ -140,7 +140,7 @@ def _cloud(x: Array) -> str:
             cy = HEIGHT - 10 - (up - low[1]) / span * (HEIGHT - 20)
             parts.append(f"<circle cx='{cx:.1f}' cy='{cy:.1f}' r='1.5' fill='{colour(side)}'/>")
     label = f"<text x='10' y='12'>x, z</text><text x='{WIDTH / 2 + 10}' y='12'>x, y</text>"
-    return f"<svg viewBox='0 0 {WIDTH} {HEIGHT}'>{label}{''.join(parts)}</svg>"
+    return f"<svg width='{WIDTH}' viewBox='0 0 {WIDTH} {HEIGHT}'>{label}{''.join(parts)}</svg>"
 
 
 def _picture(x: Array) -> str:
