@@ -15,7 +15,7 @@ from communis.config import Config, usable_name
 from communis.core import CommunisError
 from communis.fleet import Fleet
 from communis.report import page
-from communis.report.words import default_metric, how_to_read, scope
+from communis.report.words import default_metric, how_to_read, scope, warnings
 from communis.run import Run
 from communis.runfolder import replace_file
 from communis.terminal import Display, Stop, comparison, err, out, say, stop_after_round
@@ -115,8 +115,11 @@ def conclude(
     path = page.write(runs, home / "report.html", chosen, f"communis: {title}")
     if json:
         result = {"event": "result", "metric": chosen, "report": str(path)}
-        return say({**result, "rows": [asdict(row) for row in table]})
+        found = {"warnings": warnings(runs), "rows": [asdict(row) for row in table]}
+        return say({**result, **found})
     out.print(comparison(table, chosen))
+    for text in warnings(runs):
+        out.print(f"\nwarning: {text}", style="yellow")
     if len(table) > 1 and not quiet:
         out.print(f"\n{scope(runs)} {how_to_read(table, chosen)}")
     out.print(f"\nreport: {path}")

@@ -148,3 +148,18 @@ def test_a_previewed_trace_can_be_saved_and_replayed(
     assert capsys.readouterr().out.split("page:")[0] == first.split("page:")[0]
     assert call(monkeypatch, "data", "preview", "synthetic", "--client", "99") == 2
     assert "there are 0 to 9" in capsys.readouterr().err
+
+
+def test_a_run_on_a_leaky_split_says_so_everywhere(
+    recordings: Path, tmp_path: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
+    call(monkeypatch, "data", "init", str(recordings))
+    capsys.readouterr()
+    config = tmp_path / "leaky.toml"
+    table = f'[data]\nname = "own"\nfolder = "{recordings}"\nwindow = 2.0\nsplit = "leaky"\n'
+    config.write_text(table + "[run]\nrounds = 1\nworkers = 1\n")
+    arguments = ["run", str(config), "--into", str(tmp_path / "runs"), "--quiet"]
+    assert call(monkeypatch, *arguments) == 0
+    assert "warning: leaky split" in capsys.readouterr().out
+    page = next((tmp_path / "runs").glob("*/report.html")).read_text("utf-8")
+    assert "class='warning'>leaky split" in page

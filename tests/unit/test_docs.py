@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from communis.config import load
+from communis.config import Config, load
 from communis.plugins import names
+from communis.schema import build
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -43,6 +44,25 @@ def test_every_method_has_a_page() -> None:
     for name in names("methods"):
         text = (ROOT / "docs" / "methods" / f"{name}.md").read_text("utf-8")
         assert "eviation" in text
+
+
+GENERATED = ("synthetic", "watch")  # described where they are used
+
+
+def test_every_dataset_has_a_page_and_a_line() -> None:
+    listed = (ROOT / "docs" / "data" / "README.md").read_text("utf-8")
+    for name in names("data"):
+        assert re.search(rf"\| \[?{name}\b", listed), name
+        page = ROOT / "docs" / ("world.md" if name == "world" else f"data/{name}.md")
+        assert name in GENERATED or page.exists(), name
+
+
+AVAILABILITY = (ROOT / "docs" / "availability.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("block", re.findall(r"```toml\n(.*?)```", AVAILABILITY, re.S))
+def test_tables_of_the_availability_page(block: str) -> None:
+    assert build(Config, tomllib.loads(block), "")
 
 
 def test_links_in_documents_lead_somewhere() -> None:
