@@ -1,0 +1,73 @@
+"""What a plain learner gets out of every sensor of the world: `python benchmarks/world/learn.py`.
+
+Random forests on simple statistics of a window; trained on all subjects together, tested on their
+last windows, and on subjects in rooms that were never seen.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+from sklearn.ensemble import RandomForestClassifier
+
+from communis.data.world import World
+from communis.recordings.windows import TEST, TRAIN, Windows
+from communis.streams import Streams
+from communis.world.body import Array
+
+SEEDS = (0, 1, 2)
+
+
+def features(data: Windows, modality: str) -> Array:
+    values = data.inputs[modality]
+    if data.kinds[modality] == "image":
+        return values.reshape(len(values), -1)
+    if data.kinds[modality] == "csi":
+        steps = np.log(np.square(np.diff(values, axis=3)).mean(3) + 1e-6)
+        return np.concatenate([steps, values.mean(3), values.std(3)], 1).reshape(len(values), -1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # clouds without a point
+        parts = [f(values, axis=2) for f in (np.nanmean, np.nanstd, np.nanmin, np.nanmax)]
+    return np.nan_to_num(np.concatenate(parts, 1))
+
+
+def score(data: Windows, x: Array, train: Array, test: Array) -> tuple[float, float]:
+    """Accuracy and mean absolute error."""
+    forest = RandomForestClassifier(100, random_state=0)
+    found = forest.fit(x[train], data.target[train]).predict(x[test])
+    wrong = found - data.target[test]
+    return float((wrong == 0).mean()), float(np.abs(wrong).mean())
+
+
+def show(title: str, worlds: list[Windows]) -> None:
+    print(f"\n{title}\n| sensor | later windows | new subjects and rooms |\n|---|---|---|")
+    for modality in worlds[0].modalities:
+        later, new = [], []
+        for data in worlds:
+            x, held = features(data, modality), data.scene == data.scene.max()
+            later.append(score(data, x, data.split == TRAIN, data.split == TEST))
+            new.append(score(data, x, ~held, held))
+        cells = []
+        for scores in (later, new):
+            (accuracy, error), spread = np.mean(scores, 0), np.std(scores, 0)[0]
+            counted = f", error {error:.1f}" if worlds[0].labels[0] == "0" else ""
+            cells.append(f"{accuracy:.2f} ± {spread:.2f}{counted}")
+        print(f"| {modality} | {' | '.join(cells)} |")
+
+
+def main() -> None:
+    show(
+        "Nine actions, 20 subjects in 5 rooms x 90 windows; chance 0.11",
+        [World(clients=20, rooms=5, windows=90).load(Streams(seed)) for seed in SEEDS],
+    )
+    remote = ("csi", "mmwave", "lidar", "depth")
+    crowd = World(clients=6, rooms=6, windows=210, people=(0, 20), target="count", sensors=remote)
+    show(
+        "0 to 20 people, 6 rooms x 210 windows; chance 0.05, error 5.2 for always saying 10",
+        [crowd.load(Streams(seed)) for seed in SEEDS],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""World: generated people in generated rooms, seen by wearables, Wi-Fi, radar, LiDAR and a depth
+camera at once, with the truth about action, position, pose and count.
+
+The physics is in `communis.world`; here settings become windows. A subject's windows depend on the
+seed and the subject's number only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from communis.core import CommunisError, Modality, Task
+from communis.recordings.about import About
+from communis.recordings.recording import Array, Kind
+from communis.recordings.windows import Windows
+from communis.streams import Streams
+from communis.tasks import Classification, Counting, Localisation, Pose, Several, Single
+from communis.world import inertial
+from communis.world.actions import NAMES
+from communis.world.body import JOINTS
+from communis.world.rooms import Room, room
+from communis.world.scene import Scene, scene
+from communis.world.schedule import schedule
+from communis.world.sensors import Sensors
+
+ABOUT = About(licence="none needed: generated")
+
+Target = Literal["action", "position", "pose", "count", "all"]
+MOST = 20  # people
+KINDS: dict[Modality, Kind] = {
+    "csi": "csi", "mmwave": "points", "lidar": "points", "depth": "image",
+}  # others are series  # fmt: skip
+UNITS = {"heart": "bpm", "csi": "relative", "mmwave": "m, m/s, dB", "lidar": "m", "depth": "m"}
+
+
+@dataclass(frozen=True)
+class World(Sensors):
+    """Settings of `[data] name = "world"`."""
+
+    clients: int = 10  # subjects; each wears the body sensors and lives in one room
+    rooms: int = 4  # dealt out to the subjects in turn
+    windows: int = 100  # per client
+    trial: int = 4  # windows in a row at one place; then a new place, heading and phase
+    target: Target = "action"  # what is predicted; all: action, position, pose (and count) at once
+    actions: tuple[str, ...] = NAMES  # what people do
+    people: tuple[int, int] = (1, 1)  # fewest and most in the room, the subject included
+    skew: float = 1000.0  # Dirichlet concentration of each client's classes; large: balanced
+    room_shift: float = 1.0  # how much rooms differ; 0: not
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._at_least(1, "clients", "rooms", "windows", "trial")
+        self._at_least(0, "room_shift")
+        self._positive("skew")
+        self._chosen("actions", NAMES)
+        fewest, most = self.people
+        if not 0 <= fewest <= most <= MOST or most == 0:
+            raise CommunisError(
+                f"people must be fewest and most, from 0 to {MOST}, got {list(self.people)}"
+            )
+        if self.target == "count" and fewest == most:
+            raise CommunisError(
+                f"target count needs numbers to tell apart, got people = {list(self.people)}; "
+                f"say people = [0, {MOST}]"
+            )
+        if self.target != "count" and fewest == 0:
+            raise CommunisError(
+                f"target {self.target} speaks of the subject, who must be there: people must "
+                f"start at 1 or more, got {list(self.people)}"
+            )
+
+    def load(self, streams: Streams) -> Windows:
+        homes = [
+            room(streams.generator("world.room", i), self.room_shift) for i in range(self.rooms)
+        ]
+        inputs: dict[Modality, Array] = {}
+        plans, counts, targets = [], [], []
+        for subject in range(self.clients):
+            now = self._scene(streams, subject, homes[subject % self.rooms])
+            plans.append(now.plan)
+            counts.append(now.count)
+            targets.append(self._targets(now))
+            for first, (m, values) in self.sense(_generators(streams, subject), now):
+                if m not in inputs:
+                    shape = (self.clients * self.windows, *values.shape[1:])
+                    inputs[m] = np.empty(shape, np.float32)
+                begin = subject * self.windows + first
+                inputs[m][begin : begin + len(values)] = values
+        owner = np.repeat(np.arange(self.clients), self.windows)
+        trials = np.cumsum([0, *(plan.trial[-1] + 1 for plan in plans)])
+        there = np.concatenate(counts) > 0  # nobody wears anything in an empty room
+        return Windows(
+            inputs,
+            np.concatenate(targets),
+            owner,
+            np.concatenate([plan.split for plan in plans]),
+            self._task(),
+            {} if there.all() else {m: there for m in inputs if m not in KINDS},
+            self._labels(),
+            scene=owner % self.rooms,
+            trial=np.concatenate([plan.turn for plan in plans]),
+            recording=np.concatenate([plan.trial for plan in plans]) + trials[owner],
+            start=np.tile(np.arange(self.windows) * self.seconds, self.clients),
+            seconds=self.seconds,
+            kinds={m: KINDS.get(m, "series") for m in inputs},
+            units={m: UNITS.get(m) or inertial.UNITS[m.rpartition("_")[2]] for m in inputs},
+        )
+
+    def _scene(self, streams: Streams, subject: int, home: Room) -> Scene:
+        counting = self.target == "count"
+        fewest, most = self.people
+        plan = schedule(
+            streams.generator("world.schedule", subject),
+            self.windows,
+            most - fewest + 1 if counting else len(self.actions),
+            self.skew,
+            self.trial,
+        )
+        return scene(
+            lambda name, k: streams.generator(f"world.{name}", subject, k),
+            home,
+            plan,
+            np.array([NAMES.index(name) for name in self.actions]),
+            self.people,
+            counting,
+            self.seconds,
+            self.subject_shift,
+        )
+
+    def _task(self) -> Task:
+        tasks: dict[str, Single] = {
+            "action": Classification(len(self.actions)),
+            "position": Localisation(2),
+            "pose": Pose(len(JOINTS)),
+            "count": Counting(self.people[1] + 1),
+        }
+        if self.target != "all":
+            return tasks[self.target]
+        names = self._together()
+        return Several(names, tuple(tasks[name] for name in names))
+
+    def _together(self) -> tuple[str, ...]:
+        """The tasks that `all` stands for: there is nothing to count if the number is fixed."""
+        varies = self.people[0] < self.people[1]
+        return ("action", "position", "pose", *(["count"] if varies else []))
+
+    def _labels(self) -> tuple[str, ...]:
+        if self.target == "count":
+            return tuple(str(n) for n in range(self.people[1] + 1))
+        return self.actions if self.target in ("action", "all") else ()
+
+    def _targets(self, now: Scene) -> Array:
+        """Of the subject, in the middle of each window."""
+        if self.target == "count":
+            return now.count
+        number = np.zeros(len(NAMES), np.int64)
+        number[[NAMES.index(name) for name in self.actions]] = np.arange(len(self.actions))
+        action = number[now.action]
+        if self.target == "action":
+            return action
+        _, subject = now.crowd.members[0]
+        motion = subject.at(np.array([self.seconds / 2]))
+        columns = {
+            "action": action[:, None],
+            "position": motion.root[:2, :, 0].T,
+            "pose": motion.pose[..., 0].transpose(2, 0, 1).reshape(len(action), -1),
+            "count": now.count[:, None],
+        }
+        names = self._together() if self.target == "all" else (self.target,)
+        return np.concatenate([columns[name] for name in names], 1).astype(np.float32)
+
+
+def _generators(streams: Streams, subject: int) -> Callable[[str], np.random.Generator]:
+    return lambda name: streams.generator(f"world.{name}", subject)

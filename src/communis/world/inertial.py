@@ -1,0 +1,109 @@
+"""Inertial: accelerometer, gyroscope and magnetometer worn on a bone, from its motion.
+
+    acc  = Rᵀ (a - g) / |g|   specific force: at rest it points up and measures 1 g
+    gyro = log(R(t-h)ᵀ R(t+h)) / 2h   angular velocity
+    mag  = Rᵀ B   the earth's field
+
+all in the axes of the sensor, R being its orientation in the room.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from communis.world.body import AT, OFFSET, RADIUS, Array, Axes, Motion
+
+GRAVITY = 9.80665  # m/s²
+FIELD = (20.0, 44.0)  # microtesla: horizontal towards north, and down
+NOISE = {"acc": 0.01, "gyro": 0.02, "mag": 0.5}  # standard deviations in g, rad/s, microtesla
+UNITS = {"acc": "g", "gyro": "rad/s", "mag": "uT"}
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a sensor is worn: on the outside of a bone, so far along it."""
+
+    joint: int  # at the bone's beginning
+    end: int
+    along: float
+
+
+SITES = {
+    "wrist": Site(AT["right_elbow"], AT["right_wrist"], 0.95),
+    "pocket": Site(AT["right_hip"], AT["right_knee"], 0.35),
+    "chest": Site(AT["spine"], AT["thorax"], 0.8),
+    "ankle": Site(AT["right_knee"], AT["right_ankle"], 0.95),
+    "head": Site(AT["neck"], AT["head"], 0.6),
+}
+
+
+def worn(motion: Motion, site: Site) -> tuple[Array, Axes]:
+    """Position (3, people, times) and axes of a sensor that is aligned with its bone."""
+    turn = motion.turns[site.joint]
+    out = float(RADIUS[site.end - 1]) * motion.scale[:, None]  # in front of the bone, on the skin
+    along = site.along * float(OFFSET[site.end, 2]) * motion.scale[:, None]
+    return motion.root + (motion.pose[site.joint] + out * turn[0] + along * turn[2]), turn
+
+
+def measured(sensor: str, position: Array, turn: Axes, step: float, north: float) -> Array:
+    """(3, people, T): what acc, gyro or mag reads, from T + 2 samples that lie `step` seconds
+    apart, in a room whose north lies `north` radians from its x axis."""
+    if sensor == "acc":
+        return specific_force(position, turn, step)
+    if sensor == "gyro":
+        return angular_velocity(turn, step)
+    return into_sensor(_inner(turn), field(north))
+
+
+def specific_force(position: Array, turn: Axes, step: float) -> Array:
+    """(3, people, T) in g, from T + 2 samples that lie `step` seconds apart."""
+    force = np.diff(position, 2, axis=-1) / (step**2 * GRAVITY)
+    force[2] += 1
+    return into_sensor(_inner(turn), force.astype(np.float32))
+
+
+def angular_velocity(turn: Axes, step: float) -> Array:
+    """(3, people, T) in rad/s, from T + 2 samples that lie `step` seconds apart; exact while the
+    axis does not change."""
+    before, after = ([axis[..., part] for axis in turn] for part in (slice(-2), slice(2, None)))
+    # The rotation between them, M = beforeᵀ after, has M - Mᵀ = 2 sin(angle) [axis].
+    pairs = ((2, 1), (0, 2), (1, 0))
+    sine = np.stack([_dot(before[i], after[j]) - _dot(before[j], after[i]) for i, j in pairs]) / 2
+    cosine = (sum(_dot(before[i], after[i]) for i in range(3)) - 1) / 2  # from its trace
+    size = np.sqrt(_dot(sine, sine))
+    angle = np.arctan2(size, cosine)
+    return np.asarray(sine * (angle / np.maximum(size, 1e-12)) / (2 * step))
+
+
+def field(north: float) -> Array:
+    """(3,) microtesla in the axes of a room whose north lies `north` radians from its x axis."""
+    horizontal, down = FIELD
+    return np.array([horizontal * np.cos(north), horizontal * np.sin(north), -down], np.float32)
+
+
+def into_sensor(turn: Axes, vector: Array) -> Array:
+    """(3, people, T): a vector of the room, which may be the same for all, in the sensor's axes."""
+    return np.stack([_dot(axis, vector) for axis in turn])
+
+
+def mounting(rng: np.random.Generator, shift: float) -> Array:
+    """(3, 3): how a person has put the sensor on; 0: exactly along the bone."""
+    x, y, z = 0.25 * shift * rng.standard_normal(3)
+    angle = np.sqrt(x * x + y * y + z * z)
+    cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+    if angle == 0:
+        return np.eye(3, dtype=np.float32)
+    turn = np.sin(angle) / angle * cross + (1 - np.cos(angle)) / angle**2 * cross @ cross
+    return np.asarray(np.eye(3) + turn, np.float32)
+
+
+def _inner(turn: Axes) -> Axes:
+    """Without the first and the last sample."""
+    x, y, z = (axis[..., 1:-1] for axis in turn)
+    return x, y, z
+
+
+def _dot(a: Array, b: Array) -> Array:
+    return np.asarray(a[0] * b[0] + a[1] * b[1] + a[2] * b[2])
