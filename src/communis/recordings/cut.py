@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
+from numpy.lib.stride_tricks import as_strided
 
 from communis.core import CommunisError, Modality
 from communis.recordings.recording import UNLABELLED, Array, Dataset, Kind, Recording, Stream
@@ -86,10 +86,13 @@ def _piece(recording: Recording, how: Cut) -> Piece:
 
 def sensed(windows: Array, kind: Kind) -> Array:
     """(n,) bool: the modality counts as present in these windows (n, ...)."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(windows.sum()):  # NaN and Inf survive a sum
+            return np.ones(len(windows), bool)
     finite = np.isfinite(windows).reshape(len(windows), int(np.prod(windows.shape[1:])))
     if kind == "points":  # clouds are padded: how many points there are says nothing
         return np.asarray(finite.any(1))
-    return np.asarray(finite.mean(1) >= LEAST_PRESENT) if len(finite) else np.zeros(0, bool)
+    return np.asarray(finite.mean(1) >= LEAST_PRESENT)
 
 
 def _gathered(stream: Stream, starts: Array, seconds: float) -> Array:
@@ -107,7 +110,14 @@ def _gathered(stream: Stream, starts: Array, seconds: float) -> Array:
             if not whole:
                 values = np.asarray(values, np.float32)
             values = np.pad(values, border, constant_values=UNLABELLED if whole else np.nan)
-        return np.asarray(sliding_window_view(values, steps, 0)[first + before])
+        # Every window is a view; the index copies them. `sliding_window_view` is four times slower.
+        every = as_strided(
+            values,
+            (len(values) - steps + 1, *values.shape[1:], steps),
+            (*values.strides, values.strides[0]),
+            writeable=False,
+        )
+        return np.asarray(every[first + before])
     return np.zeros((0, *values.shape[1:], steps), values.dtype)
 
 
