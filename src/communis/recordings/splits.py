@@ -162,13 +162,15 @@ def _dealt(rank: Array, count: Array, shares: tuple[float, float, float]) -> Arr
 
 
 def _counted(count: int, shares: tuple[float, float, float]) -> Array:
-    """The parts of `count` groups: by largest remainder; if there are too few for all parts,
-    training comes first, then the test."""
+    """The parts of `count` groups: by largest remainder; training comes first, then the test,
+    where remainders are equal or groups too few."""
     wanted = np.array(shares) / sum(shares) * count
-    exact = np.floor(wanted).astype(int)
-    for part in np.argsort(exact - wanted, kind="stable")[: count - exact.sum()]:
+    exact = np.floor(wanted + 1e-9).astype(int)
+    first = (TRAIN, TEST, VAL)
+    most = sorted(first, key=lambda part: exact[part] - wanted[part])
+    for part in most[: count - exact.sum()]:
         exact[part] += 1
-    for part in (TRAIN, TEST, VAL):
+    for part in first:
         if shares[part] and not exact[part]:
             giver = VAL if part != VAL and exact[VAL] else TRAIN
             if exact[giver] > (giver == TRAIN):
