@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from communis import own
 from communis.own.joined import grouped
 from communis.own.manifest import NAME, load
 from communis.own.reading import dataset
@@ -33,6 +34,9 @@ class Own(Recorded):
         """The manifest and the files it speaks of."""
         groups = grouped(self.place, load(self.place))
         return [self.place / NAME, *sorted(p for g in groups for p in g.paths.values())]
+
+    def code(self) -> list[Path]:
+        return [*super().code(), *sorted(Path(own.__file__).parent.glob("*.py"))]
 
     def read(self, folder: Path) -> Dataset:
         return dataset(folder)

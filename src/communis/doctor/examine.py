@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +34,7 @@ def examine(source: Any, streams: Streams | None = None) -> Iterator[Finding]:
         with _overheard():  # the same again
             windows = source.load(streams or Streams())
     except CommunisError as error:
-        yield Finding("error", "files", str(error), "mend or replace the file and ask again")
+        yield Finding("error", "reading", str(error))
         return
     yield from _windows(windows, getattr(source, "split", "generated"))
 
@@ -44,6 +46,34 @@ def _files(source: Recorded) -> Iterator[Finding]:
         yield Finding("note", "files", text)
     else:
         yield Finding("ok", "files", f"{found} files in {source.place}")
+    yield from _strays(source)
+
+
+def _strays(source: Recorded) -> Iterator[Finding]:
+    """What lies among the dataset's files and is not read: closed folders, dead links, files of
+    the same sort with another name."""
+    sources = source.sources()
+    known, endings = set(sources), {path.suffix for path in sources}
+    folders = {path.parent for path in sources}
+    errors: list[OSError] = []
+    found = list(os.walk(source.place, onerror=errors.append))
+    closed = [str(error.filename) for error in errors]
+    strays: list[Path] = []
+    for folder, _, names in found:
+        paths = [Path(folder) / name for name in names]
+        closed += [str(path) for path in paths if not path.exists()]
+        if Path(folder) in folders:
+            strays += [p for p in paths if p.suffix in endings and p not in known]
+    if closed:
+        yield Finding(
+            "warning",
+            "files",
+            f"{len(closed)} cannot be opened, first {closed[0]}",
+            "a folder without permission, or a link to nowhere",
+        )
+    if strays:
+        text = f"{len(strays)} of the same sort are not read, first {sorted(strays)[0]}"
+        yield Finding("note", "files", text, "their names are not the official ones")
 
 
 def _recordings(source: Recorded) -> Iterator[Finding]:
@@ -90,7 +120,7 @@ def _windows(windows: Windows, kind: str) -> Iterator[Finding]:
             yield Finding(level, m, f"absent from {100 * share:.2g} % of the windows")
     yield from sets.classes(windows)
     yield from sets.parts(windows, kind)
-    yield from sets.leaks(windows)
+    yield from sets.leaks(windows, kind)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ def copies(seen: dict[str, list[tuple[str, int]]]) -> Iterator[Finding]:
                 "copies",
                 f"{', '.join(name for name, _ in same)} hold the same values"
                 + (" although their subjects differ" if people else ""),
-                "remove all but one: copies in training and test make scores too good",
+                "remove all but one: copies on both sides of a split make scores too good",
             )
 
 
@@ -84,62 +84,58 @@ def parts(windows: Windows, kind: str) -> Iterator[Finding]:
     if kind == "subject" and len(both):
         yield Finding("error", "subjects", f"{_some(both)} are in training and in test")
     elif len(both):
-        yield Finding(
-            "note",
-            "subjects",
-            f"{len(both)} of {len(np.unique(windows.owner))} are in training and in test",
-            "right for models that know their user; to judge on new people set data.split to "
-            "'subject'",
-        )
+        text = f"{len(both)} of {len(np.unique(windows.owner))} are in training and in test"
+        fix = "right for models that know their user"
+        if kind != "generated":
+            fix += "; to judge on new people set data.split to 'subject'"
+        yield Finding("note", "subjects", text, fix)
     else:
         yield Finding("ok", "subjects", "nobody is in training and in test")
 
 
-def leaks(windows: Windows) -> Iterator[Finding]:
+def leaks(windows: Windows, kind: str) -> Iterator[Finding]:
     """Windows of different parts that share samples, or that are copies of each other."""
+    safe = [k for k in ("time", "subject", "session", "trial") if k != kind]
     apart = separated(windows.split, windows.recording, windows.start, windows.seconds, 0.0)
     shared = int((apart != windows.split).sum())
-    if shared:
-        yield Finding(
-            "error",
-            "leakage",
-            f"{shared} windows share samples with windows of another part",
-            "choose data.split: time, subject, session or trial",
-        )
-    elif windows.notes:
-        yield Finding("error", "leakage", "; ".join(windows.notes), "choose another data.split")
     doubles = _doubles(windows)
-    if doubles:
+    if shared:
+        text = f"{shared} windows share samples with windows of another part"
+        yield Finding("error", "leakage", text, f"choose data.split: {', '.join(safe)}")
+    elif windows.notes:
         yield Finding(
-            "error",
-            "leakage",
-            f"{doubles} windows of validation or test are copies of training windows",
-            "remove copied recordings",
+            "error", "leakage", "; ".join(windows.notes), f"choose data.split: {', '.join(safe)}"
         )
+    if doubles:
+        text = f"{doubles} windows of validation or test are copies of training windows"
+        yield Finding("error", "leakage", text, "remove copied recordings")
     if not shared and not windows.notes and not doubles:
         yield Finding("ok", "leakage", "no window shares samples with one of another part")
 
 
 def _doubles(windows: Windows) -> int:
-    keys = _hashes(windows)
-    trained = keys[windows.split == TRAIN]
-    others = keys[(windows.split == VAL) | (windows.split == TEST)]
+    keys, varied = _hashes(windows)
+    trained = keys[(windows.split == TRAIN) & varied]
+    others = keys[((windows.split == VAL) | (windows.split == TEST)) & varied]
     return int(np.isin(others, trained).sum())
 
 
-def _hashes(windows: Windows, rows: int = 4096) -> Array:
-    """(N,) one number per window; equal windows have equal numbers, others hardly ever."""
-    rng = np.random.default_rng(0)
-    total = np.zeros(len(windows), np.float64)
+def _hashes(windows: Windows, rows: int = 4096) -> tuple[Array, Array]:
+    """(N,) one number per window, equal for equal windows, and whether anything varies in it:
+    windows of an empty room or of sensors at rest may be alike without being copies."""
+    digests = [hashlib.blake2b(digest_size=8) for _ in range(len(windows))]
+    varied = np.zeros(len(windows), bool)
     for m in windows.modalities:
-        x = windows.inputs[m]
-        width = int(np.prod(x.shape[1:]))
-        mix = rng.standard_normal(width)
-        for at in range(0, len(x), rows):
-            flat = np.nan_to_num(np.asarray(x[at : at + rows], np.float64).reshape(-1, width))
-            # Constant windows (a sensor at rest, an empty room) are alike without being copies.
-            total[at : at + rows] += flat @ mix + np.where(np.ptp(flat, 1) > 0, 0.0, np.nan)
-    return total
+        for at in range(0, len(windows), rows):
+            part = np.ascontiguousarray(windows.inputs[m][at : at + rows])
+            known = np.isfinite(part)
+            flat = np.where(known, part, 0).reshape(len(part), -1)
+            varied[at : at + rows] |= np.ptp(flat, 1) > 0
+            for digest, row in zip(digests[at : at + rows], flat, strict=True):
+                digest.update(row.data)
+        windows.release()
+    keys = np.frombuffer(b"".join(d.digest() for d in digests), np.int64)
+    return keys, varied
 
 
 def _some(ids: Array) -> str:

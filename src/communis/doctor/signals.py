@@ -16,6 +16,7 @@ from communis.doctor.finding import Finding, Level
 from communis.recordings.recording import Array, Recording, Stream
 
 GRAVITY = {"g": 1.0, "m/s2": 9.81}
+SLOW = 15.0  # deg/s: people who move turn faster than this now and then
 STILL = 0.03  # of gravity: an accelerometer that varies less within a second is at rest
 # What a sensor worn by a person, or standing in a room, can plausibly report.
 PLAUSIBLE = {
@@ -32,7 +33,6 @@ PLAUSIBLE = {
     "uV": (-5000.0, 5000.0),
     "m": (-100.0, 100.0),
 }
-KINDS = (("g", "m/s2"), ("deg/s", "rad/s"))  # units of one quantity
 
 
 @dataclass
@@ -47,11 +47,13 @@ class Signal:
     outside: int = 0
     low: float = np.inf
     high: float = -np.inf
-    rest: list[Array] = field(default_factory=list)  # lengths of 3-axis vectors while at rest
-    moving: list[Array] = field(default_factory=list)  # the same, whenever
+    usual: list[float] = field(default_factory=list)  # 99th percentile of sizes, per recording
+    rest: dict[int, list[Array]] = field(default_factory=dict)  # by subject: g while at rest
+    moving: dict[int, list[Array]] = field(default_factory=dict)  # by subject: g whenever
+    odd: list[str] = field(default_factory=list)  # recordings that do not feel gravity at rest
     stuck: list[str] = field(default_factory=list)  # recordings with a channel that never changes
 
-    def add(self, stream: Stream, unit: str, name: str) -> None:
+    def add(self, stream: Stream, unit: str, recording: Recording) -> None:
         values = np.asarray(stream.values)
         self.rates.add(stream.rate)
         self.channels.add(values.shape[1:])
@@ -63,28 +65,43 @@ class Signal:
             return
         known = values[finite]
         self.low, self.high = min(self.low, known.min()), max(self.high, known.max())
+        self.usual.append(float(np.percentile(np.abs(known), 99)))
         if unit in PLAUSIBLE:
             low, high = PLAUSIBLE[unit]
             self.outside += int(((known < low) | (known > high)).sum())
         if stream.kind != "series":
             return
-        if len(values) > 10 * stream.rate and np.ptp(values, 0).min() == 0:
-            self.stuck.append(name)
+        values = np.where(finite, values, np.nan)
+        if len(values) >= 2 * stream.rate and _constant(values):
+            self.stuck.append(recording.name)
         if unit in GRAVITY and values.shape[1] % 3 == 0:
-            self._weigh(values, stream.rate, GRAVITY[unit])
+            self._weigh(values / GRAVITY[unit], stream.rate, recording)
 
-    def _weigh(self, values: Array, rate: float, gravity: float) -> None:
+    def _weigh(self, values: Array, rate: float, recording: Recording) -> None:
+        """`values` in g."""
         lengths = np.linalg.norm(values.reshape(len(values), -1, 3), axis=2)
-        self.moving.append(lengths[:: max(1, len(lengths) // 100)].ravel())
+        thinned = lengths[:: max(1, len(lengths) // 100)].ravel()
+        moving = self.moving.setdefault(recording.subject, [])
+        moving.append(thinned[np.isfinite(thinned)])
         steps = max(2, round(rate))
         if len(values) < steps:
             return
         seconds = sliding_window_view(values, steps, 0)[::steps].reshape(-1, 3, steps)
         mean = np.linalg.norm(seconds.mean(2), axis=1)
-        deviation = seconds.std(2).max(1)
         # Still relative to what is measured, so that a wrong unit is weighed as well.
-        still = deviation < STILL * np.maximum(mean, 0.05 * gravity)
-        self.rest.append(mean[still & np.isfinite(mean)])
+        still = seconds.std(2).max(1) < STILL * np.maximum(mean, 0.05)
+        rest = mean[still & np.isfinite(mean)]
+        self.rest.setdefault(recording.subject, []).append(rest)
+        if len(rest) and np.mean(np.abs(rest - 1) > 0.25) > 0.2:
+            self.odd.append(recording.name)
+
+
+def _constant(values: Array) -> bool:
+    """Whether a channel that was sensed never changes."""
+    known = np.isfinite(values)
+    low = np.where(known, values, np.inf).min(0)
+    high = np.where(known, values, -np.inf).max(0)
+    return bool(((low == high) & known.any(0)).any())
 
 
 def signals(
@@ -94,7 +111,7 @@ def signals(
     length."""
     for recording in recordings:
         for m, stream in recording.streams.items():
-            found.setdefault(m, Signal()).add(stream, units.get(m, ""), recording.name)
+            found.setdefault(m, Signal()).add(stream, units.get(m, ""), recording)
         yield recording, list(_lengths(recording))
 
 
@@ -120,7 +137,7 @@ def judged(found: dict[Modality, Signal], units: dict[Modality, str]) -> Iterato
         yield from _gaps(m, signal)
         yield from _range(m, signal, unit)
         if unit in GRAVITY:
-            yield _gravity(m, signal, unit)
+            yield from _gravity(m, signal, unit)
         if signal.stuck:
             yield Finding(
                 "warning",
@@ -154,55 +171,75 @@ def _gaps(m: Modality, signal: Signal) -> Iterator[Finding]:
 
 
 def _range(m: Modality, signal: Signal, unit: str) -> Iterator[Finding]:
-    if unit not in PLAUSIBLE or signal.values == signal.missing:
+    if unit not in PLAUSIBLE or not signal.usual:
         return
     low, high = PLAUSIBLE[unit]
-    share = signal.outside / max(1, signal.values - signal.missing)
+    share = signal.outside / (signal.values - signal.missing)
+    found = f"(found {signal.low:.4g} to {signal.high:.4g})"
+    usual = float(np.median(signal.usual))
     if share > 0.01:
         yield Finding(
             "error",
             m,
-            f"{100 * share:.2g} % of the values lie outside {low:g} to {high:g} {unit} "
-            f"(found {signal.low:.4g} to {signal.high:.4g})",
-            _other_unit(unit) or "check unit and columns",
+            f"{100 * share:.2g} % of the values lie outside {low:g} to {high:g} {unit} {found}",
+            "is the unit deg/s?" if unit == "rad/s" else "check unit and columns",
         )
+    elif unit == "deg/s" and usual < SLOW:
+        text = f"99 % of the values lie below {usual:.3g} deg/s"
+        yield Finding("warning", m, text, "is the unit rad/s?")
     elif signal.outside:
         yield Finding(
             "warning",
             m,
-            f"{signal.outside} values lie outside {low:g} to {high:g} {unit} "
-            f"(found {signal.low:.4g} to {signal.high:.4g})",
-            "glitches; clip them or mark them as missing (NaN)",
+            f"{signal.outside} values lie outside {low:g} to {high:g} {unit} {found}",
+            "glitches, or some subjects in another unit; clip them or mark them as missing (NaN)",
         )
 
 
-def _other_unit(unit: str) -> str:
-    pair = next((p for p in KINDS if unit in p), None)
-    return f"is the unit {pair[1 - pair.index(unit)]}?" if pair else ""
+def _gravity(m: Modality, signal: Signal, unit: str) -> Iterator[Finding]:
+    """At rest an accelerometer feels gravity and nothing else. Judged for each subject."""
+    good: list[float] = []
+    seconds = 0
+    for subject in sorted(signal.moving):
+        rest = np.concatenate(signal.rest.get(subject, [np.zeros(0)]))
+        at_rest = len(rest) >= 5
+        lengths = rest if at_rest else np.concatenate(signal.moving[subject])
+        if not len(lengths):
+            continue
+        seen = float(np.median(lengths))
+        seconds += len(rest)
+        if abs(seen - 1) < (0.1 if at_rest else 0.5):
+            good.append(seen)
+            continue
+        when = f"at rest ({len(rest)} s)" if at_rest else "on average (never at rest)"
+        text = f"subject {subject}: {seen:.2f} g {when}, expected 1 g"
+        if abs(seen - 1) < 0.25:
+            yield Finding("warning", m, text, "a sensor out of calibration")
+        else:
+            yield Finding("error", m, text, _guess(seen, unit))
+    if signal.odd:
+        yield Finding(
+            "warning",
+            m,
+            f"feels less than 0.75 g or more than 1.25 g at rest in {len(signal.odd)} of "
+            f"{signal.recordings} recordings, first in {signal.odd[0]}",
+            "a range or unit that was set late or differs there",
+        )
+    if good:
+        when = f"at rest ({seconds} s)" if seconds >= 5 else "on average (never at rest)"
+        people = "1 subject" if len(good) == 1 else f"{len(good)} subjects"
+        yield Finding("ok", m, f"{np.median(good):.2f} g {when}, {people}")
+    elif not signal.moving:
+        yield Finding("note", m, "not three axes, or too short: gravity was not looked for")
 
 
-def _gravity(m: Modality, signal: Signal, unit: str) -> Finding:
-    """At rest an accelerometer feels gravity and nothing else."""
-    rest = np.concatenate(signal.rest) if signal.rest else np.zeros(0)
-    at_rest = len(rest) >= 5
-    lengths = rest if at_rest else np.concatenate(signal.moving or [np.zeros(0)])
-    lengths = lengths[np.isfinite(lengths)]
-    if not len(lengths):
-        return Finding("note", m, "too short to see gravity")
-    seen = float(np.median(lengths)) / GRAVITY[unit]
-    when = f"at rest ({len(rest)} s)" if at_rest else "on average (never at rest)"
-    text = f"{seen:.2f} g {when}"
-    if abs(seen - 1) < (0.1 if at_rest else 0.5):
-        return Finding("ok", m, text)
-    if abs(seen - 1) < 0.25 and at_rest:
-        return Finding("warning", m, f"{text}, expected 1 g", "a sensor out of calibration")
-    guesses = {"g": 9.81, "m/s2": 1 / 9.81}
-    if abs(seen / guesses[unit] - 1) < 0.3:
-        fix = _other_unit(unit)
-    elif abs(seen / guesses[unit] - 1000 / guesses[unit]) < 300 / guesses[unit]:
-        fix = "is the unit mg? divide by 1000"
-    elif seen < 0.3:
-        fix = "gravity was removed, or these are not the columns of an accelerometer"
-    else:
-        fix = "check unit and columns"
-    return Finding("error", m, f"{text}, expected 1 g", fix)
+def _guess(seen: float, unit: str) -> str:
+    """What makes an accelerometer feel `seen` g."""
+    ratio = {"g": 9.81, "m/s2": 1 / 9.81}[unit]
+    if abs(seen / ratio - 1) < 0.1:
+        return "is the unit m/s2?" if unit == "g" else "is the unit g?"
+    if abs(seen * GRAVITY[unit] / 1000 - 1) < 0.1:
+        return "is the unit mg? divide by 1000"
+    if seen < 0.3:
+        return "gravity was removed, or these are not the columns of an accelerometer"
+    return "check unit and columns"

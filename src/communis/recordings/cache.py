@@ -12,9 +12,9 @@ import json
 import logging
 import os
 import shutil
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -28,6 +28,7 @@ from communis.recordings.recording import Array, Dataset, Kind, Recording
 from communis.recordings.windows import ORIGIN, TRAIN, Windows
 
 log = logging.getLogger("communis")
+DAY = 86_400.0
 
 
 def kept(dataset: Dataset, how: Cut, place: Path) -> Windows:
@@ -44,13 +45,14 @@ def kept(dataset: Dataset, how: Cut, place: Path) -> Windows:
     return found
 
 
-def key(paths: Sequence[Path], root: Path, settings: Mapping[str, Any], reader: str) -> str:
-    """The name of what comes out of these files, settings and code (`reader`: a module's name)."""
+def key(
+    paths: Sequence[Path], root: Path, settings: Mapping[str, Any], code: Sequence[Path]
+) -> str:
+    """The name of what comes out of these files, settings and code."""
     digest = hashlib.blake2b(digest_size=12)
     digest.update(_contents(paths, root).encode())
     digest.update(repr(sorted(settings.items())).encode())
-    own = sorted(Path(__file__).parent.glob("*.py"))
-    for path in (*own, Path(str(sys.modules[reader].__file__))):
+    for path in (*sorted(Path(__file__).parent.glob("*.py")), *code):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -62,19 +64,21 @@ def _contents(paths: Sequence[Path], root: Path) -> str:
     known = hashlib.blake2b(digest_size=12)
     known.update(str(root.resolve()).encode())
     for path, stat in zip(paths, stats, strict=True):
-        known.update(f"{path.relative_to(root)}|{stat.st_size}|{stat.st_mtime_ns}\n".encode())
+        times = f"{stat.st_mtime_ns}|{stat.st_ctime_ns}"
+        known.update(f"{path.relative_to(root)}|{stat.st_size}|{times}\n".encode())
     note = home() / "windows" / "contents" / known.hexdigest()
-    if note.exists():
+    with suppress(OSError):
         return note.read_text("utf-8")
     digest = hashlib.blake2b(digest_size=12)
     for path in paths:
         digest.update(str(path.relative_to(root)).encode())
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "blake2b").digest())
-    settled = time.time_ns() - max(stat.st_mtime_ns for stat in stats) > 2_000_000_000
-    if settled:  # a file written a moment ago might change again within its time stamp
-        note.parent.mkdir(parents=True, exist_ok=True)
-        _replace(note, digest.hexdigest().encode())
+    newest = max(max(stat.st_mtime_ns, stat.st_ctime_ns) for stat in stats)
+    if time.time_ns() - newest > 2_000_000_000:  # else it might change again within its time stamp
+        with suppress(OSError):  # the note only spares time
+            note.parent.mkdir(parents=True, exist_ok=True)
+            _replace(note, digest.hexdigest().encode())
     return digest.hexdigest()
 
 
@@ -100,7 +104,8 @@ class _Writer:
             if windows.shape[1:] != self.shapes[m]:
                 raise CommunisError(
                     f"windows of {m} have shape {windows.shape[1:]}, in other recordings "
-                    f"{self.shapes[m]}: give data.rate, so that all come at one rate"
+                    f"{self.shapes[m]}"
+                    + (": set data.rate, so that all come at one rate" if windows.ndim == 3 else "")
                 )
             self.files[m].write(np.ascontiguousarray(windows, np.float32).data)
             self.present[m].append(piece.present[m])
@@ -127,20 +132,25 @@ class _Writer:
 
 def _write(dataset: Dataset, how: Cut, place: Path) -> None:
     part = place.with_name(f"{place.name}.part{os.getpid()}")
-    shutil.rmtree(part, ignore_errors=True)
+    _tidy(place.parent)
     writer = _Writer(part)
     try:
         part.mkdir(parents=True)
         origin, target = _collect(dataset, how, writer)
         for m, flags in writer.present.items():
-            np.save(part / f"{m}.present.npy", np.concatenate(flags))
+            _save(part / f"{m}.present.npy", np.concatenate(flags))
         for name, values in (*origin.items(), ("target", target)):
-            np.save(part / f"{name}.npy", values)
+            _save(part / f"{name}.npy", values)
         sizes = {path.name: path.stat().st_size for path in sorted(part.iterdir())}
         meta = {"count": writer.count, "shapes": writer.shapes, "kinds": writer.kinds}
         _replace(part / "meta.json", json.dumps({**meta, "sizes": sizes}, indent=1).encode())
-        shutil.rmtree(place, ignore_errors=True)
-        part.rename(place)
+        if _opened(dataset, how, place) is None:  # else another process was faster
+            shutil.rmtree(place, ignore_errors=True)
+            try:
+                part.rename(place)
+            except OSError:
+                if _opened(dataset, how, place) is None:
+                    raise
     except OSError as error:
         raise CommunisError(
             f"{part.parent}: windows cannot be kept there: {error.strerror or error}; "
@@ -149,6 +159,14 @@ def _write(dataset: Dataset, how: Cut, place: Path) -> None:
     finally:
         writer.close()
         shutil.rmtree(part, ignore_errors=True)
+
+
+def _tidy(folder: Path) -> None:
+    """Removes what runs that were killed have left behind."""
+    for path in folder.glob("*.part*"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > DAY:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _collect(dataset: Dataset, how: Cut, writer: _Writer) -> tuple[dict[str, Array], Array]:
@@ -163,7 +181,10 @@ def _collect(dataset: Dataset, how: Cut, writer: _Writer) -> tuple[dict[str, Arr
         elapsed[found.subject] = begin + found.seconds
         if not len(piece):
             continue
-        writer.add(piece)
+        try:
+            writer.add(piece)
+        except CommunisError as error:
+            raise CommunisError(f"{found.name}: {error}") from None
         numbers = (found.subject, found.scene, found.session, found.trial, number)
         for name, value in zip(rows, numbers, strict=False):
             rows[name].append(np.full(len(piece), value, np.int64))
@@ -201,24 +222,33 @@ def _opened(dataset: Dataset, how: Cut, place: Path) -> Windows | None:
         meta = json.loads((place / "meta.json").read_text("utf-8"))
         if any((place / name).stat().st_size != size for name, size in meta["sizes"].items()):
             return None
-    except (OSError, ValueError, KeyError):
-        return None
-    shapes, count = meta["shapes"], meta["count"]
-    return Windows(
-        inputs={
+        shapes, count, kinds = meta["shapes"], meta["count"], meta["kinds"]
+        inputs = {
             m: np.memmap(place / f"{m}.bin", np.float32, "r", shape=(count, *shape))
             for m, shape in shapes.items()
-        },
-        target=np.load(place / "target.npy"),
+        }
+        present = {m: np.load(place / f"{m}.present.npy") for m in shapes}
+        columns = {name: np.load(place / f"{name}.npy") for name in ("target", "owner", *ORIGIN)}
+    except (OSError, ValueError, KeyError, TypeError, EOFError):
+        return None
+    return Windows(
+        inputs=inputs,
         split=np.full(count, TRAIN, np.int8),
         task=dataset.task,
-        present={m: np.load(place / f"{m}.present.npy") for m in shapes},
+        present=present,
         labels=dataset.labels,
         seconds=how.seconds,
-        kinds=meta["kinds"],
+        kinds=kinds,
         units={m: unit for m, unit in dataset.units.items() if m in shapes},
-        **{name: np.load(place / f"{name}.npy") for name in ("owner", *ORIGIN)},
+        **columns,
     )
+
+
+def _save(path: Path, values: Array) -> None:
+    with path.open("wb") as file:
+        np.save(file, values)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _replace(path: Path, content: bytes) -> None:

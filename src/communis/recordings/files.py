@@ -48,7 +48,15 @@ def numbers(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # an empty file is refused below
-            found = np.loadtxt(path, np.float32, delimiter=delimiter, skiprows=skip, ndmin=2)
+            found = np.loadtxt(
+                path,
+                np.float32,
+                comments=None,
+                delimiter=delimiter,
+                skiprows=skip,
+                ndmin=2,
+                encoding="utf-8-sig",
+            )
     except (OSError, UnicodeDecodeError) as error:
         raise CommunisError(f"{path}: cannot be read: {error}") from None
     except ValueError as error:
@@ -70,9 +78,9 @@ def numbers(
 
 def _bad_row(path: Path, columns: int, delimiter: str | None, skip: int) -> tuple[int, str]:
     """The first line that is not `columns` numbers, and what is wrong with it; line 0: none."""
-    with path.open(encoding="utf-8", errors="replace") as lines:
+    with path.open(encoding="utf-8-sig", errors="replace") as lines:
         for row, line in enumerate(lines, start=1):
-            cells = line.split("#")[0].split(delimiter)
+            cells = line.split(delimiter)
             if row <= skip or not line.strip():
                 continue
             if len(cells) != columns:
@@ -91,7 +99,10 @@ def matlab(path: Path, *keys: str) -> Mapping[str, Any]:
     from scipy.io import loadmat
 
     try:
-        found: dict[str, Any] = loadmat(path, mat_dtype=False)
+        with path.open("rb") as file:
+            found: dict[str, Any] = loadmat(file)
+    except PermissionError as error:
+        raise CommunisError(f"{path}: cannot be read: {error.strerror}") from None
     except NotImplementedError:
         raise CommunisError(
             f"{path}: a MATLAB 7.3 (HDF5) file; save it again with `save -v7` to have it read"
@@ -111,7 +122,10 @@ def matlab(path: Path, *keys: str) -> Mapping[str, Any]:
 
 
 def shaped(path: Path, values: Array, *shape: int | None) -> Array:
-    """The values, or an error if their shape differs; None stands for any length but 0."""
+    """The values, or an error if they are not real numbers of this shape; None stands for any
+    length but 0."""
+    if values.dtype.kind not in "iufb":
+        raise CommunisError(f"{path}: values of type {values.dtype}, expected real numbers")
     fits = values.ndim == len(shape) and all(
         n > 0 if wanted is None else n == wanted
         for n, wanted in zip(values.shape, shape, strict=False)

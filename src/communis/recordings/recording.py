@@ -81,7 +81,9 @@ def on_grid(times: Array, values: Array, rate: float, longest_gap: float) -> Str
     step = times[after] - times[after - 1]
     share = np.divide(grid - times[after - 1], step, out=np.zeros_like(grid), where=step > 0)
     share = np.clip(share, 0, 1)[:, None]
-    found = (1 - share) * values[after - 1] + share * values[after]
+    before, behind = values[after - 1], values[after]
+    found = (1 - share) * before + share * behind
+    found = np.where(share == 0, before, np.where(share == 1, behind, found))  # 0 times NaN is NaN
     nearest = np.minimum(np.abs(grid - times[after - 1]), np.abs(grid - times[after]))
     far = nearest > 0.5 / rate
     found[far & ((step > longest_gap) | (grid < times[0]))] = np.nan

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from communis.core import CommunisError
 from communis.recordings.recording import Array, Stream
 
 
@@ -15,6 +16,8 @@ def resampled(stream: Stream, rate: float) -> Stream:
     from scipy.signal import resample_poly
 
     ratio = Fraction(rate / stream.rate).limit_denominator(1000)
+    if not ratio:
+        raise CommunisError(f"a stream of {stream.rate:g} Hz cannot be brought to {rate:g} Hz")
     if ratio == 1:
         return stream
     values = np.asarray(stream.values, np.float32)
@@ -23,9 +26,18 @@ def resampled(stream: Stream, rate: float) -> Stream:
         _bridged(values, missing), ratio.numerator, ratio.denominator, axis=0, padtype="line"
     )
     if missing.any():  # what the filter says about a gap is invented
-        nearest = np.rint(np.arange(len(found)) / float(ratio)).astype(np.int64)
-        found[missing[np.minimum(nearest, len(values) - 1)]] = np.nan
+        found[_unknown(missing, len(found), float(ratio))] = np.nan
     return replace(stream, values=found.astype(np.float32), rate=rate)
+
+
+def _unknown(missing: Array, count: int, ratio: float) -> Array:
+    """(count, channels) bool: no sample was sensed within half a new step of a new sample."""
+    reach = max(0.5, 0.5 / ratio)
+    place = np.arange(count) / ratio
+    first = np.clip(np.ceil(place - reach - 1e-9), 0, len(missing) - 1).astype(np.int64)
+    last = np.clip(np.floor(place + reach + 1e-9), 0, len(missing) - 1).astype(np.int64)
+    known = np.cumsum(np.vstack([np.zeros((1, missing.shape[1]), bool), ~missing]), 0)
+    return np.asarray(known[last + 1] == known[first])
 
 
 def _bridged(values: Array, missing: Array) -> Array:

@@ -72,13 +72,17 @@ class Recorded:
         spread over several."""
         return self.files()
 
+    def code(self) -> list[Path]:
+        """The code that reads it: when that changes, windows are made again."""
+        return [Path(str(sys.modules[type(self).__module__].__file__))]
+
     def open(self) -> Dataset:
         """The recordings, read as they are asked for."""
         self.files()
         return self.read(self.place)
 
     def load(self, streams: Streams) -> Windows:
-        kind = key(self.sources(), self.place, self._reading(), type(self).__module__)
+        kind = key(self.sources(), self.place, self._reading(), self.code())
         place = home() / "windows" / f"{self.name}-{kind}"
         return self._splits().apply(kept(self.read(self.place), self._cut(), place), streams)
 

@@ -42,17 +42,24 @@ class Splits:
 
     def apply(self, windows: Windows, streams: Streams) -> Windows:
         rng = streams.generator("split")
-        if self.kind == "time":
-            split = self._by_time(windows, rng)
-        elif self.kind == "leaky":
+        if self.kind == "leaky":
             chances = np.array(self.shares) / sum(self.shares)
             split = rng.choice(3, len(windows), p=chances).astype(np.int8)
+            return replace(windows, split=split, notes=(*windows.notes, LEAKY))
+        if self.kind == "time":
+            split = self._by_time(windows, rng)
         elif self.kind in ("subject", "scene"):
             split = self._whole(windows, rng)
         else:
             split = self._last(windows)
-        notes = (*windows.notes, LEAKY) if self.kind == "leaky" else windows.notes
-        return replace(windows, split=split, notes=notes)
+        split = separated(split, windows.recording, windows.start, windows.seconds, 0.0)
+        for part, name in ((TRAIN, "training"), (TEST, "the test")):
+            if self.shares[part] and not (split == part).any():
+                raise CommunisError(
+                    f"split by {self.kind} leaves no window for {name}: there are too few of what "
+                    "it divides; choose another data.split, or other data.shares or data.held_out"
+                )
+        return replace(windows, split=split)
 
     def _by_time(self, windows: Windows, rng: np.random.Generator) -> Array:
         order = np.lexsort((windows.start, windows.recording))
@@ -61,18 +68,25 @@ class Splits:
             stretch[order], return_index=True, return_inverse=True, return_counts=True
         )
         rank = np.arange(len(order)) - first[index]
-        start = windows.start[order]
-        lasts = start[first + count - 1] - start[first] + windows.seconds
-        split = _dealt(rank, count[index], self.shares)
-        # A stretch too short to be cut goes to one part as a whole.
-        chances = np.array(self.shares) / sum(self.shares)
-        whole = rng.choice(3, len(count), p=chances).astype(np.int8)
-        short = lasts < (3 + 2 * self.gap) * windows.seconds - 1e-6
-        split = np.where(short[index], whole[index], split)
+        skip = self._skipped(windows, order, stretch)
+        # A stretch too short to be cut goes to one part as a whole, class by class.
+        short = count - (sum(share > 0 for share in self.shares) - 1) * (skip + 1) < 1
+        whole = np.full(len(count), UNUSED, np.int8)
+        target = windows.target[order][first]
+        kinds = target if target.ndim == 1 else np.zeros(len(first), np.int64)
+        for kind in np.unique(kinds[short]):
+            these = rng.permutation(np.flatnonzero(short & (kinds == kind)))
+            whole[these] = _counted(len(these), self.shares)
+        split = np.where(short[index], whole[index], _dealt(rank, count[index], self.shares, skip))
         result = np.empty(len(order), np.int8)
         result[order] = split
-        result = separated(result, stretch, windows.start, windows.seconds, self.gap)
-        return separated(result, windows.recording, windows.start, windows.seconds, 0.0)
+        return separated(result, stretch, windows.start, windows.seconds, self.gap)
+
+    def _skipped(self, windows: Windows, order: Array, stretch: Array) -> int:
+        """How many windows the gap between two parts takes."""
+        apart = np.diff(windows.start[order])[np.diff(stretch[order]) == 0]
+        step = float(apart.min(initial=windows.seconds))
+        return max(0, int(np.ceil((1 + self.gap) * windows.seconds / step - 1e-6)) - 1)
 
     def _whole(self, windows: Windows, rng: np.random.Generator) -> Array:
         of = windows.owner if self.kind == "subject" else windows.scene
@@ -86,8 +100,6 @@ class Splits:
             split[rest] = _counted(len(rest), (*self.shares[:2], 0.0))
         else:
             split[order] = _counted(len(groups), self.shares)
-        if len(groups) < 2:
-            raise CommunisError(f"split by {self.kind} needs at least two, there is one")
         return split[index]
 
     def _last(self, windows: Windows) -> Array:
@@ -152,13 +164,17 @@ def _stretches(windows: Windows, order: Array) -> Array:
     return stretch
 
 
-def _dealt(rank: Array, count: Array, shares: tuple[float, float, float]) -> Array:
-    """The part of the rank-th of `count` things in a row. If there are two, one of them tests."""
-    low, high = np.cumsum(shares)[:2] / sum(shares)
-    first, second = np.round(low * count), np.round(high * count)
-    if shares[TEST]:
-        second = np.where(count > 1, np.minimum(second, count - 1), second)
-    return np.asarray((rank >= first).astype(np.int8) + (rank >= second), np.int8)
+def _dealt(rank: Array, count: Array, shares: tuple[float, float, float], skip: int = 0) -> Array:
+    """The part of the rank-th of `count` things in a row, with `skip` left out between parts."""
+    split = np.empty(len(rank), np.int8)
+    gaps = sum(share > 0 for share in shares) - 1
+    for n in np.unique(count):
+        parts = _counted(max(0, int(n) - gaps * skip), shares)
+        ends = np.flatnonzero(np.diff(parts)) + 1
+        row = np.insert(parts, np.repeat(ends, skip), UNUSED)
+        here = count == n
+        split[here] = np.pad(row, (0, max(0, n - len(row))), constant_values=UNUSED)[rank[here]]
+    return split
 
 
 def _counted(count: int, shares: tuple[float, float, float]) -> Array:

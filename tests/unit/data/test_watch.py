@@ -84,7 +84,7 @@ def test_windows_are_counted_by_hand(dataset: Dataset) -> None:
     # One window is left out at each of the two borders in each of the 140 recordings.
     counts = [int((data.split == s).sum()) for s in (TRAIN, VAL, TEST, UNUSED)]
     assert counts[3] == 2 * 140
-    assert counts[2] / 1833 == pytest.approx(0.2, abs=0.01)
+    assert [n / (1833 - 280) for n in counts[:3]] == pytest.approx([0.6, 0.2, 0.2], abs=0.03)
 
 
 def test_the_first_window_is_the_start_of_the_first_recording(dataset: Dataset) -> None:

@@ -135,7 +135,79 @@ def test_values_nobody_can_produce(ask: Callable[..., list[Finding]]) -> None:
     assert (found.level, "glitches" in found.fix) == ("warning", True)
     found = worst(ask(changed(one, gyro=gyro * 100), healthy(1)), "gyro")
     assert found.level == "error"
-    assert "is the unit rad/s?" in found.fix
+    assert "check unit and columns" in found.fix
+
+
+def test_rotation_in_another_unit(ask: Callable[..., list[Finding]]) -> None:
+    people = [healthy(i) for i in range(3)]
+    slow = [changed(p, gyro=np.radians(p.streams["gyro"].values)) for p in people]
+    assert worst(ask(*slow), "gyro").fix == "is the unit rad/s?"
+    found = worst(ask(*people, units={"acc": "g", "gyro": "rad/s"}), "gyro")
+    assert (found.level, found.fix) == ("error", "is the unit deg/s?")
+
+
+def test_one_person_in_another_unit_is_named(ask: Callable[..., list[Finding]]) -> None:
+    people = [healthy(i) for i in range(6)]
+    people[3] = changed(people[3], acc=9.81 * people[3].streams["acc"].values)
+    errors = [f for f in ask(*people) if f.level == "error"]
+    assert [f.text.split(" at rest")[0] for f in errors] == ["subject 3: 9.81 g"]
+    assert errors[0].fix == "is the unit m/s2?"
+
+
+def test_a_range_set_late_is_named_by_its_recording(ask: Callable[..., list[Finding]]) -> None:
+    one = healthy(0)
+    acc = np.array(one.streams["acc"].values)
+    acc[:1000] *= 0.25  # 20 of 30 s at rest
+    others = [Recording(healthy(i).streams, 0, 0, name=f"{i}.txt") for i in (1, 2, 3)]
+    found = [f for f in ask(changed(one, acc=acc), *others) if "in 1 of 4 recordings" in f.text]
+    assert [f.level for f in found] == ["warning"]
+    assert "first in 0.txt" in found[0].text
+
+
+def test_a_stuck_channel_with_holes_or_in_a_short_recording(
+    ask: Callable[..., list[Finding]],
+) -> None:
+    one = healthy(0, seconds=6)
+    gyro = np.array(one.streams["gyro"].values)
+    gyro[:, 1] = 3.0
+    gyro[40:45] = np.nan
+    found = worst(ask(changed(one, gyro=gyro), healthy(1)), "gyro")
+    assert "never changes in 1 of 2" in found.text
+
+
+def test_copied_windows_are_seen_though_a_sensor_is_missing_or_constant(
+    ask: Callable[..., list[Finding]],
+) -> None:
+    one = healthy(0)
+    still = np.full((len(one.streams["acc"].values), 1), 60.0)
+    people = [
+        changed(
+            Recording(one.streams, one.target, s, name=f"{s}.txt"), heart=still, mag=still * np.nan
+        )
+        for s in range(10)
+    ]
+    found = worst(ask(*people, split="subject"), "leakage")
+    assert found.level == "error"
+    count = int(found.text.split()[0])
+    windows = next(f for f in ask(*people, split="subject") if f.about == "split").text
+    validation, test = (int(part.split()[0]) for part in windows.split(", ")[1:3])
+    assert count == validation + test
+
+
+def test_what_is_not_read_is_said(ask: Callable[..., list[Finding]], tmp_path: Path) -> None:
+    inner = tmp_path / "data" / "inner"
+    inner.mkdir()
+    (tmp_path / "data" / "dead.txt").symlink_to(tmp_path / "nowhere")
+    found = [f for f in ask() if f.about == "files" and f.level == "warning"]
+    assert "1 cannot be opened" in found[0].text
+
+
+def test_infinite_values_are_missing_ones(ask: Callable[..., list[Finding]]) -> None:
+    one = healthy(0)
+    acc = np.array(one.streams["acc"].values)
+    acc[100] = np.inf
+    findings = ask(changed(one, acc=acc), healthy(1))
+    assert [f for f in findings if f.level == "error"] == []
 
 
 def test_missing_values_are_counted(ask: Callable[..., list[Finding]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,7 +109,7 @@ def test_a_copy_elsewhere_shares_the_windows(folder: Path, tmp_path: Path) -> No
     assert len(reads) == 2
 
 
-@pytest.mark.parametrize("harm", ["cut", "gone", "no meta", "bad meta"])
+@pytest.mark.parametrize("harm", ["cut", "gone", "zeros", "no meta", "bad meta", "odd meta"])
 def test_half_written_windows_are_made_again(
     folder: Path, harm: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -120,6 +121,11 @@ def test_half_written_windows_are_made_again(
         (place / "a.bin").write_bytes(whole[: len(whole) // 2])
     elif harm == "gone":
         (place / "owner.npy").unlink()
+    elif harm == "zeros":  # what a power cut may leave
+        size = (place / "target.npy").stat().st_size
+        (place / "target.npy").write_bytes(bytes(size))
+    elif harm == "odd meta":
+        (place / "meta.json").write_text("[]")
     elif harm == "no meta":
         (place / "meta.json").unlink()
     else:
@@ -141,8 +147,36 @@ def test_a_folder_that_cannot_be_written_is_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COMMUNIS_DATA", "/dev/null/nowhere")
-    with pytest.raises((CommunisError, OSError)):
+    with pytest.raises(CommunisError, match=r"cannot be kept there.*COMMUNIS_DATA"):
         load(folder)
+
+
+def test_another_process_may_be_faster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = np.array(load(folder).inputs["a"])
+    place = folders()[0]
+    elsewhere = place.with_name("elsewhere")
+    place.rename(elsewhere)
+    real = Path.rename
+
+    def late(self: Path, target: Path) -> Path:
+        if not place.exists():
+            real(elsewhere, place)  # the other one finishes just before we do
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    assert np.array_equal(load(folder).inputs["a"], expected)
+    assert folders() == [place]
+
+
+def test_what_killed_runs_left_is_removed_after_a_day(folder: Path) -> None:
+    load(folder)
+    home = folders()[0].parent
+    for name, age in (("x.part1", 2e5), ("y.part2", 10.0)):
+        (home / name).mkdir()
+        os.utime(home / name, (time.time() - age, time.time() - age))
+    load(folder, window=1.0)
+    assert not (home / "x.part1").exists()
+    assert (home / "y.part2").exists()
 
 
 def test_missing_files_say_how_to_get_them(folder: Path, tmp_path: Path) -> None:

@@ -85,3 +85,20 @@ def test_where_data_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     monkeypatch.delenv("COMMUNIS_DATA")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert home() == tmp_path / "cache" / "communis"
+
+
+def test_a_line_that_looks_like_a_comment_is_not_skipped(tmp_path: Path) -> None:
+    with pytest.raises(CommunisError, match=r"line 2: '#3' is not a number"):
+        numbers(written(tmp_path, "1,2\n#3,4\n5,6\n"), 2, ",")
+
+
+def test_marks_and_line_ends_of_other_systems_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
+    path.write_bytes(b"\xef\xbb\xbf1,2\r\n3,4\r\n")
+    assert numbers(path, 2, ",").tolist() == [[1, 2], [3, 4]]
+
+
+def test_values_that_are_no_numbers(tmp_path: Path) -> None:
+    for bad in (np.array([["a"]]), np.array([[1 + 2j]]), np.array([[None]])):
+        with pytest.raises(CommunisError, match="expected real numbers"):
+            shaped(tmp_path, bad, None, 1)

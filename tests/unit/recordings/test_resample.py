@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from communis.core import CommunisError
 from communis.recordings.recording import Stream
 from communis.recordings.resample import resampled
 
@@ -39,8 +40,9 @@ def test_what_was_missing_stays_missing_and_spoils_nothing_else() -> None:
     stream, exact = wave(100.0), wave(50.0)
     stream.values[400:600, 0] = np.nan
     found = resampled(stream, 50.0)
-    assert np.isnan(found.values[200:300, 0]).all()
-    assert np.isfinite(np.delete(found.values[:, 0], slice(200, 300))).all()
+    # The new sample 200 lies half a new step after one that was sensed, 299 before the next.
+    assert np.isnan(found.values[201:299, 0]).all()
+    assert np.isfinite(np.delete(found.values[:, 0], slice(201, 300))).all()
     assert np.isfinite(found.values[:, 1]).all()
     assert found.values[50:190, 0] == pytest.approx(exact.values[50:190, 0], abs=0.02)
 
@@ -51,3 +53,16 @@ def test_a_channel_that_never_sensed_stays_so() -> None:
     found = resampled(stream, 50.0)
     assert np.isnan(found.values[:, 1]).all()
     assert np.isfinite(found.values[:, 0]).all()
+
+
+def test_single_lost_samples_leave_no_holes() -> None:
+    stream, exact = wave(100.0), wave(50.0)
+    stream.values[::2] = np.nan  # the very samples that a plain halving would take
+    found = resampled(stream, 50.0)
+    assert np.isfinite(found.values).all()
+    assert found.values[50:-50, 0] == pytest.approx(exact.values[50:-50, 0], abs=0.02)
+
+
+def test_a_rate_out_of_reach_is_refused() -> None:
+    with pytest.raises(CommunisError, match=r"100 Hz cannot be brought to 0\.03 Hz"):
+        resampled(wave(100.0), 0.03)

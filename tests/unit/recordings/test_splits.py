@@ -93,7 +93,7 @@ def test_few_subjects_still_train_and_test() -> None:
     assert sorted(split(data, "subject").split.tolist()) == [0, 0, 1, 1, 2, 2]
     two = windows((0,) * 4, owner=[0, 0, 1, 1])
     assert sorted(split(two, "subject").split.tolist()) == [0, 0, 2, 2]
-    with pytest.raises(CommunisError, match="at least two"):
+    with pytest.raises(CommunisError, match="leaves no window for the test"):
         split(windows((0,) * 4), "subject")
 
 
@@ -166,3 +166,71 @@ def test_shares_need_not_sum_to_one() -> None:
     none = split(data, shares=(0.8, 0.0, 0.2)).split
     assert VAL not in none
     assert all(a <= b for a, b in pairwise(none[none != UNUSED].tolist()))
+
+
+def test_a_class_that_changes_within_a_trial_does_not_leak() -> None:
+    """Trials are ranked within a class, so one trial may train for a class and test for another."""
+    rows = {"a": 0, "b": 1}
+    target = np.array([rows[c] for t in ("abab", "abab", "aaaa") for c in t for _ in range(8)])
+    trial = np.repeat([0, 1, 2], 32)
+    start = np.tile(np.arange(32) * 0.25, 3)
+    data = windows(
+        (0,) * 96, owner=[0] * 96, target=target, trial=trial, recording=trial, start=start
+    )
+    found = split(data, "trial")
+    assert overlapping(found) == 0
+    assert {TRAIN, TEST} <= set(found.split.tolist())
+
+
+@pytest.mark.parametrize(
+    ("count", "shares", "expected"),
+    [
+        (2, (0.8, 0.1, 0.1), [0, 2]),
+        (2, (0.8, 0.0, 0.2), [0, 2]),
+        (3, (0.9, 0.05, 0.05), [0, 1, 2]),
+        (3, (0.6, 0.2, 0.2), [0, 1, 2]),
+        (1, (0.5, 0.5, 0.0), [0]),
+        (5, (0.6, 0.2, 0.2), [0, 0, 0, 1, 2]),
+    ],
+)
+def test_few_sessions_are_dealt_with_training_and_test_first(
+    count: int, shares: tuple[float, float, float], expected: list[int]
+) -> None:
+    data = windows((0,) * count, owner=[0] * count, session=list(range(count)))
+    assert split(data, "session", shares=shares).split.tolist() == expected
+
+
+@pytest.mark.parametrize("shares", [(0.6, 0.2, 0.2), (0.8, 0.1, 0.1)])
+@pytest.mark.parametrize("stride", [0.2, 0.25, 0.5, 1.0])
+def test_validation_survives_gaps_and_overlap(
+    stride: float, shares: tuple[float, float, float]
+) -> None:
+    data = split(made({(r, 0): int(8 / stride) for r in range(5)}, stride), shares=shares)
+    for recording in range(5):
+        assert set(data.split[data.recording == recording].tolist()) >= {TRAIN, VAL, TEST}
+    used = data.split[data.split != UNUSED]
+    if stride == 0.2 and shares[0] == 0.6:
+        assert [(used == s).mean() for s in range(3)] == pytest.approx(shares, abs=0.03)
+
+
+def test_short_stretches_of_every_class_are_in_training_and_test() -> None:
+    data = split(made({(r, r % 3): 1 for r in range(30)}))
+    for kind in range(3):
+        parts = data.split[data.target == kind].tolist()
+        assert sorted(parts) == [0] * 6 + [1] * 2 + [2] * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("session", {}),
+        ("trial", {}),
+        ("subject", {"held_out": (0,)}),
+        ("trial", {"held_out": (0,)}),
+    ],
+)
+def test_a_split_that_leaves_nothing_to_train_or_test_is_refused(
+    kind: SplitKind, settings: dict[str, Any]
+) -> None:
+    with pytest.raises(CommunisError, match=rf"split by {kind} leaves no window for"):
+        split(windows((0,) * 6), kind, **settings)
