@@ -34,6 +34,7 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change a setting, e.g. --set data.window=4 (repeatable)."),
 ]
+ANY_NAME = ("reli11d", "wifi_csi")  # their files may be called anything: not told by a folder
 MARKS = {
     "error": ("x", "red"),
     "warning": ("!", "yellow"),
@@ -100,7 +101,7 @@ def fetch_(
     Example: communis data fetch usc_had --from USC-HAD.zip
     """
     module = importlib.import_module(plugins.find("data", name).__module__)
-    place = into or home() / name
+    place = (into or home() / name).absolute()
     with _transfer() as progress:
         if source is None:
             outcome = fetch(name, module.ABOUT, place, progress)
@@ -209,9 +210,9 @@ def _source(what: str, settings: list[str]) -> Any:
 
 def _data(what: str) -> dict[str, Any]:
     """The `[data]` table for a dataset's name, or for a folder that holds one."""
-    if what in plugins.names("data") or ":" in what:
-        return {"name": what}
     folder = Path(what)
+    if what in plugins.names("data") or (":" in what and not folder.exists()):
+        return {"name": what}
     if not folder.is_dir():
         hint = plugins.nearest(what, plugins.names("data"))
         raise CommunisError(f"{what}: neither a dataset{hint} nor a folder; see `data list`")
@@ -219,7 +220,7 @@ def _data(what: str) -> dict[str, Any]:
         return {"name": "own", "folder": what}
     for name in plugins.names("data"):
         about: About = importlib.import_module(f"communis.data.{name}").ABOUT
-        if "/" in about.files and _holds(folder, about):
+        if name not in ANY_NAME and "/" in about.files and _holds(folder, about):
             return {"name": name, "folder": what}
     raise CommunisError(
         f"{folder}: no dataset that is known, and no {MANIFEST}: for your own recordings run "

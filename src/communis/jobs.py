@@ -72,7 +72,7 @@ def carry_out(jobs: Sequence[Job], home: Path, metric: str, quiet: bool, json: b
     fleet: tuple[tuple[object, ...], Fleet] | None = None
     with stop_after_round() as stop, Display(total, metric, json, quiet) as display:
         for job in jobs:
-            key = (job.config.seed, job.config.data, job.config.fleet)
+            key = job.config.seed, job.config.data, job.config.partition, job.config.fleet
             if fleet is None or fleet[0] != key:  # methods share a seed's fleet
                 fleet = key, job.config.make_fleet()
             _perform(job, fleet[1], display, stop)

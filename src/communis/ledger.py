@@ -14,12 +14,13 @@ class Ledger:
     """In a star, messages pass between clients and SERVER. In a graph an uplink goes to every
     neighbour, and a downlink stays on its node and costs nothing."""
 
-    def __init__(self, topology: Topology, clients: int, cohort: Sequence[int]) -> None:
+    def __init__(self, topology: Topology, awake: Sequence[int], cohort: Sequence[int]) -> None:
+        """awake: the aggregators that can be reached."""
         self.links: list[Link] = []
         self._topology = topology
         self._beside = -1  # a client that sits beside the server: its messages travel over no link
         self._hearers: dict[int, list[int]] = defaultdict(list)
-        for aggregator in topology.aggregators(clients):
+        for aggregator in awake:
             for client in topology.hears(aggregator, cohort):
                 if client != aggregator:
                     self._hearers[client].append(aggregator)

@@ -150,15 +150,15 @@ class Run:
     def _next(self) -> RoundRecord:
         """One round. The run changes only at its end, so a failure leaves the last round intact."""
         start, round = time.perf_counter(), self.round + 1
-        cohort = self._cohort(round)
-        ledger = Ledger(self.topology, len(self.cards), cohort)
+        cohort, awake = self._reached(round)
+        ledger = Ledger(self.topology, awake, cohort)
         if self.method.pools_data:
             raw = self._fleet.fleet.training_bytes() if round == 1 else {}
             ledger.pool(cohort[0], raw)
         since = self._since.copy()
         answers = self._ask("train", cohort, round, since, self.servers, ledger)
         received, refused, loss = self._read(answers, round, since, ledger)
-        servers, dropped = self._aggregate(cohort, received)
+        servers, dropped = self._aggregate(awake, cohort, received)
         if dropped:  # then the round did not happen for the clients either
             refused, since = [*refused, *dropped], self._since.copy()
         elif type(self.method).settle is not Method.settle:
@@ -188,16 +188,17 @@ class Run:
             self.save()
         return record
 
-    def _cohort(self, round: int) -> list[int]:
+    def _reached(self, round: int) -> tuple[list[int], list[int]]:
+        """Who trains, a sample of those who are online, and the aggregators that hear them."""
         trainers, fleet = self._fleet.trainers, self._fleet.fleet
         size = self.plan.cohort or max(1, int(self.plan.participation * len(trainers) + 0.5))
-        if not fleet.pooled:
-            there = fleet.online.who(len(fleet), round, self._streams)
-            trainers = [i for i in trainers if there[i]]
-        if size >= len(trainers):
-            return list(trainers)
-        generator = self._streams.generator("participation", round)
-        return [trainers[i] for i in np.sort(generator.choice(len(trainers), size, replace=False))]
+        there = np.ones(len(self.cards), bool)  # a pooled client sits beside the server
+        there[: len(fleet)] = fleet.online.who(len(fleet), round, self._streams) | fleet.pooled
+        cohort = np.array([i for i in trainers if there[i]], int)
+        if size < len(cohort):
+            generator = self._streams.generator("participation", round)
+            cohort = cohort[np.sort(generator.choice(len(cohort), size, replace=False))]
+        return cohort.tolist(), [a for a in self.servers if a == SERVER or there[a]]
 
     def _ask(
         self,
@@ -259,17 +260,17 @@ class Run:
         return received, refused, weighted_mean(losses)
 
     def _aggregate(
-        self, cohort: Sequence[int], received: Mapping[int, Any]
+        self, awake: Sequence[int], cohort: Sequence[int], received: Mapping[int, Any]
     ) -> tuple[dict[int, Any], list[tuple[int, str]]]:
         """The new state of every aggregator, and which of them came out unusable. One that heard
         nobody keeps its state; so do all if any is not finite, or it would be so for good."""
         servers = dict(self.servers)
         with one_thread():
-            for a, server in self.servers.items():
+            for a in awake:
                 heard = [i for i in self.topology.hears(a, cohort) if i in received]
                 if heard:
                     replies = Replies([(self.cards[i], received[i]) for i in heard])
-                    servers[a] = self.method.aggregate(server, replies)
+                    servers[a] = self.method.aggregate(servers[a], replies)
         broken = [
             (a, f"the aggregate is not finite in {key}: the round was dropped")
             for a, server in servers.items()
@@ -288,9 +289,7 @@ class Run:
         clients = list(range(len(self._fleet.fleet)))
         if 0 < count < len(clients):
             generator = self._streams.generator("evaluation", round)
-            clients = [
-                int(i) for i in np.sort(generator.choice(len(clients), count, replace=False))
-            ]
+            clients = np.sort(generator.choice(len(clients), count, replace=False)).tolist()
         messages = self._downs(clients, servers)
         asks = [Ask("evaluate", i, round, int(since[i]), messages[i].data) for i in clients]
         answers = list(self.backend.perform(asks))
@@ -302,7 +301,7 @@ class Run:
         """A digest of everything that must be the same for a checkpoint to be continued; the plan
         may change, for instance to go on for more rounds."""
         cards = [(c.id, c.modalities, c.samples, c.model) for c in self.cards]
-        parts = (self.method, self.topology, self._streams, *self._fleet.fleet.settings, cards)
+        parts = (self.method, self.topology, self._streams, self._fleet.fleet.digest, cards)
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     def _restore(self) -> int:

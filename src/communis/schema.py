@@ -87,6 +87,8 @@ def _expectation(hint: Any, value: Any) -> str:
         [a for a in arguments if a is not type(None)] if origin in (Union, UnionType) else [hint]
     )
     expected = " or ".join(NAMES.get(get_origin(k) or k, "a table") for k in kinds)
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        expected = f"a list of {len(arguments)}"
     return f"expected {expected}, got {value!r}"
 
 

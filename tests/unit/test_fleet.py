@@ -44,8 +44,9 @@ def test_cards_tell_samples_sensors_shapes_and_sizes() -> None:
     cards = bound(three(present=present), suites=SUITES).cards
     assert [card.id for card in cards] == [0, 1, 2]
     assert [card.modalities for card in cards] == SUITES
-    assert [card.samples for card in cards] == [3, 2, 1]
-    # `a` is absent from one training window of client 0 and from both of client 1
+    # `a` is absent from one training window of client 0 and from both of client 1, which has
+    # no other sensor
+    assert [card.samples for card in cards] == [3, 0, 1]
     assert [dict(card.samples_by_modality) for card in cards] == [
         {"a": 2, "b": 3},
         {"a": 0},
@@ -108,11 +109,15 @@ def test_rows_of_scattered_clients_keep_their_order() -> None:
     assert at_work.trainers == (0, 1, 2)
 
 
-def test_sorted_clients_are_read_as_one_slice() -> None:
+def test_clients_that_lie_together_are_read_as_one_slice() -> None:
     """A slice of a memory map is not copied; windows that are nobody's may lie in front."""
     client_of = np.array([-1, -1, 0, 0, 0, 2, 2, 2, 2, 2])
     fleet = Fleet(three(), [("a", "b")] * 3, (TINY,), client_of)
-    assert [fleet.rows(i) for i in range(3)] == [slice(2, 5), slice(5, 5), slice(5, 10)]
+    rows = [fleet.rows(i) for i in range(3)]
+    assert [found.tolist() for found in rows] == [[2, 3, 4], [], [5, 6, 7, 8, 9]]
+    assert all(
+        np.shares_memory(fleet._sensed("a", r, None), fleet.windows.inputs["a"]) for r in rows[::2]
+    )
 
 
 def test_windows_of_nobody_are_seen_by_nobody() -> None:

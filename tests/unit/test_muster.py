@@ -20,8 +20,9 @@ from communis.core import CommunisError as Refused
 from communis.data.synthetic import Synthetic
 from communis.fleet.muster import FleetConfig
 from communis.partition.settings import Partition
-from communis.recordings.windows import TRAIN, Windows
+from communis.recordings.windows import TEST, TRAIN, Windows
 from communis.schema import SchemaError
+from communis.topology import ring
 
 SOURCE = Synthetic(clients=6, windows=40, modalities=3, channels=2, steps=16, classes=3)
 BURSTS = Dropout(kind="markov", operating=10.0, missing=5.0)
@@ -94,10 +95,12 @@ def test_dropout_makes_samples_zero_and_windows_absent() -> None:
     for i in range(len(fleet)):
         client, rows = bound.client(i, 1), np.arange(240)[fleet.rows(i)]
         train = rows[fleet.windows.split[rows] == TRAIN]
+        # 16 samples in each second of window; timelines of these windows start at 0.
+        every = fleet.windows.start[train, None] + np.arange(16) / 16
+        lost = [trace.missing(i, m, TRAIN, every).mean(1) > 0.5 for m in fleet.suites[i]]
+        some = ~np.all(lost, axis=0)  # the others do not train
         for m in fleet.suites[i]:
-            # 16 samples in each second of window; timelines of these windows start at 0.
-            times = fleet.windows.start[train, None] + np.arange(16) / 16
-            gone = torch.from_numpy(trace.missing(i, m, TRAIN, times))
+            gone = torch.from_numpy(trace.missing(i, m, TRAIN, every)[some])
             values = client.train.inputs[m]
             assert bool((values[gone] == 0).all())
             enough = (~gone).float().mean(1) >= 0.5
@@ -105,7 +108,7 @@ def test_dropout_makes_samples_zero_and_windows_absent() -> None:
             assert bool((values[~enough] == 0).all())
             partly += int((gone.any(1) & ~gone.all(1)).sum())
             assert client.card.samples_by_modality[m] == int(enough.sum())
-        assert client.card.samples == len(train)
+        assert client.card.samples == some.sum()
     assert partly  # so that the two rules were really put to the test
 
 
@@ -263,3 +266,123 @@ def test_everything_can_be_said_in_toml_and_said_again() -> None:
 def test_mistakes_in_tables_name_the_key(override: str, said: str) -> None:
     with pytest.raises(SchemaError, match=said):
         bare({"name": "synthetic"}, [override])
+
+
+def test_windows_that_no_sensor_saw_do_not_train_but_are_tested() -> None:
+    present = {m: np.ones(240, bool) for m in ("m0", "m1", "m2")}
+    for flags in present.values():
+        flags[:10] = False  # of the first client
+        flags[36:40] = False  # its last test windows
+    roles = (Role(("m0", "m1", "m2"), 6),)
+    fleet = FleetConfig(roles=roles).make(data(present=present), Partition(), Streams(0))
+    client = fleet.bind(FedAvg()).client(0, 1)
+    assert len(client.train) == client.card.samples == 14  # of 24
+    assert client.card.samples_by_modality["m1"] == 14
+    assert len(client.test) == 8
+    assert not client.test.present["m0"][4:].any()
+
+
+def test_samples_missing_before_count_when_sensors_fall_silent() -> None:
+    source = data(present={"m0": np.ones(240, bool)})
+    source.inputs["m0"][:, :, :8] = np.nan  # half of every window, just enough
+    fleet = FleetConfig(dropout=BURSTS).make(source, Partition(), Streams(0))
+    assert fleet.outages is not None
+    trace = fleet.outages.trace
+    assert trace is not None
+    partly = 0
+    for i in range(6):
+        client, rows = fleet.bind(FedAvg()).client(i, 1), fleet.rows(i)
+        test = rows[fleet.windows.split[rows] == TEST]
+        times = fleet.windows.start[test, None] + np.arange(16) / 16
+        there = ~trace.missing(i, "m0", TEST, times)
+        expected = there[:, 8:].mean(1) == 1  # any more loss is too much
+        partly += int((there.any(1) & ~there.all(1)).sum())
+        assert client.test.present["m0"].tolist() == expected.tolist()
+    assert partly
+
+
+def test_the_fleet_is_scaled_by_what_its_owners_sensed() -> None:
+    roles = (Role(("m0",), 3), Role(("m1",), 3))
+    plain = FleetConfig(normalise="fleet", roles=roles).make(data(), Partition(), Streams(0))
+    loud = data()
+    strangers = [i for i in range(6) if plain.suites[i] != ("m0",)]
+    loud.inputs["m0"][np.isin(loud.owner, strangers)] *= 100
+    other = FleetConfig(normalise="fleet", roles=roles).make(loud, Partition(), Streams(0))
+    mine = next(i for i in range(6) if plain.suites[i] == ("m0",))
+    a, b = (f.bind(FedAvg()).client(mine, 1).train.inputs["m0"] for f in (plain, other))
+    assert torch.equal(a, b)
+
+
+def test_a_trace_of_other_timelines_is_refused_and_least_travels_with_it(tmp_path: Path) -> None:
+    strict = Dropout(kind="markov", operating=10.0, missing=5.0, least=0.9)
+    first = made(dropout=strict)
+    assert first.outages is not None
+    assert first.outages.trace is not None
+    first.outages.trace.save(tmp_path / "t.parquet")
+    again = made(trace=str(tmp_path / "t.parquet"))
+    for i in range(6):
+        a, b = (f.bind(FedAvg()).client(i, 1).train.present for f in (first, again))
+        assert all(torch.equal(a[m], b[m]) for m in a)
+    longer = data(seconds=2.0, start=np.tile(np.arange(40) * 2.0, 6))
+    with pytest.raises(CommunisError, match="drawn for other windows"):
+        FleetConfig(trace=str(tmp_path / "t.parquet")).make(longer, Partition(), Streams(0))
+    with pytest.raises(CommunisError, match="no such trace"):
+        made(trace=str(tmp_path / "gone.parquet"))
+
+
+def test_a_checkpoint_is_not_continued_with_other_windows(tmp_path: Path) -> None:
+    plan = Plan(rounds=1, workers=1)
+    with Run(made(), FedAvg(batch=8), plan, folder=tmp_path / "run") as run:
+        list(run)
+    other = data()
+    other.inputs["m2"][0] += 1
+    fleet = FleetConfig().make(other, Partition(), Streams(0))
+    with pytest.raises(CommunisError):
+        Run(fleet, FedAvg(batch=8), Plan(rounds=2, workers=1), folder=tmp_path / "run")
+
+
+def test_in_a_graph_nodes_that_are_offline_hear_nothing() -> None:
+    fleet = made(3, online=Online(kind="iid", share=0.5))
+    with Run(fleet, FedAvg(batch=8), Plan(rounds=1, workers=1), topology=ring(6)) as run:
+        before = dict(run.servers)
+        (record,) = list(run)
+        links = run.links()
+    there = fleet.online.who(6, 1, fleet.streams)
+    assert set(record.cohort) == set(np.flatnonzero(there).tolist())
+    assert 0 < there.sum() < 6
+    for node in range(6):
+        assert (run.servers[node] is before[node]) == (not there[node])
+    assert all(there[int(receiver)] for receiver in links["receiver"])
+
+
+def test_padding_adds_no_point_to_a_cloud() -> None:
+    rng = np.random.default_rng(0)
+    cloud = rng.standard_normal((12, 4, 10)).astype(np.float32)
+    cloud[:, :, 6:] = np.nan
+    cloud[3] = np.nan  # nothing at all
+    changes: dict[str, Any] = {"inputs": {"lidar": cloud}, "kinds": {"lidar": "points"}}
+    changes |= {name: getattr(data(), name)[:12] for name in ("target", "split", "owner", "start")}
+    few = data(
+        **changes, present={}, scene=[0] * 12, session=[0] * 12, trial=[0] * 12, recording=[0] * 12
+    )
+    train = Fleet.of(few).bind(FedAvg()).client(0, 1).train
+    points = train.inputs["lidar"]
+    first = points[:, :1].expand(-1, 4, -1)
+    assert torch.equal(points[:, 6:], first)
+    assert len(points) == 11  # the empty one does not train
+
+
+def test_runs_that_differ_in_partition_do_not_share_a_fleet(tmp_path: Path) -> None:
+    from communis import jobs
+
+    todo = []
+    for by, clients in (("subject", 10), ("virtual", 20)):
+        extra = ["partition.per_owner=2"] if by == "virtual" else []
+        settings = [f"partition.by={by}", *extra, "run.rounds=1", "run.workers=1"]
+        config = bare({"name": "synthetic", "windows": 60}, settings)
+        todo.append((jobs.Job(config, tmp_path / by), clients))
+    jobs.carry_out([job for job, _ in todo], tmp_path, "", True, False)
+    for job, clients in todo:
+        import json
+
+        assert len(json.loads((job.folder / "fleet.json").read_text())["clients"]) == clients

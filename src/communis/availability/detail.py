@@ -5,7 +5,7 @@ By kind, what is averaged or left out:
     csi     (N, antennas, subcarriers, packets)   mean over 19 subcarriers (114 become 6)
     points  (N, features, points)                 every 8th point (256 become 32)
     image   (N, channels, height, width)          mean over 2 x 2 pixels (8 x 8 become 4 x 4)
-Where a length is no multiple, blocks are as equal as can be and no shorter than that.
+Where a length is no multiple, blocks are as equal as can be; one too short is a single block.
 """
 
 from __future__ import annotations

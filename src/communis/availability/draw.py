@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -25,10 +25,12 @@ def draw(
     rates: Mapping[Modality, float],
     streams: Streams,
     spacing: float = 0.0,
+    single: Collection[Modality] = (),
 ) -> Trace:
     """A trace for clients that own `suites` and whose timelines last `seconds` (clients, 3).
 
-    dropouts: one per split; rates: Hz of every modality; spacing: time between windows, for iid.
+    dropouts: one per split; rates: Hz of every modality; spacing: time between windows, for iid;
+    single: modalities of which a window is one sample, in its middle.
     A sensor has the same fate whoever else owns one: chains are drawn for all clients and
     modalities, those not owned are left out afterwards.
     """
@@ -48,9 +50,11 @@ def draw(
         )
         client, m = np.divmod(chain, len(names))
         # Edges lie half-way between two samples, where rounding cannot move a sample across.
-        start = np.maximum(first - 0.5, 0) / hz[m]
+        middle = [dropout.kind == "markov" and name in single for name in names]
+        before = np.where(middle, 0.0, 0.5)[m]
+        start = np.maximum(first - before, 0) / hz[m]
         last = stop == steps.ravel()[chain]
-        end = np.where(last, seconds[client, split], (stop - 0.5) / hz[m])
+        end = np.where(last, seconds[client, split], (stop - before) / hz[m])
         keep = owned[client, m]
         columns = client, m, np.full(len(m), split), start, end
         parts.append(tuple(column[keep] for column in columns))

@@ -81,14 +81,6 @@ class Dropout:
         """Expected seconds operating and missing."""
         return PRESETS.get(self.preset, (self.operating, self.missing))
 
-    @property
-    def missing_share(self) -> float:
-        """The stationary probability that a sensor is missing."""
-        if self.kind == "markov":
-            operating, missing = self.bursts
-            return missing / (operating + missing)
-        return self.rate
-
 
 def missing_runs(
     steps: Array, operating: Array, missing: Array, rng: np.random.Generator

@@ -12,7 +12,7 @@ from communis.availability.roles import drop_streams
 from communis.availability.trace import Trace
 from communis.core import Modality
 from communis.recordings.recording import Array
-from communis.recordings.windows import TRAIN, Windows
+from communis.recordings.windows import UNUSED, Windows
 from communis.streams import Streams
 
 
@@ -22,31 +22,39 @@ class Outages:
 
     place: Array  # (N,) seconds on its client's timeline at which each window starts
     trace: Trace | None = None
-    least: tuple[float, float, float] = (0.5, 0.5, 0.5)  # share of samples to count, per split
     drop: Sequence[float] = ()  # per client: probability that a window lacks a stream
 
     def strike(
         self,
         windows: Windows,
-        rows: slice | Array,
+        rows: Array,
         client: int,
         suite: Sequence[Modality],
         streams: Streams,
     ) -> dict[Modality, tuple[Array, Array]]:
         """Per modality of a client's suite: which samples are there, (n, steps) or (n,), and which
         windows therefore have the modality, (n,)."""
-        split = windows.split[rows]
-        least = np.array(self.least)[np.maximum(split, TRAIN)]  # of unused windows it is no matter
-        found = {}
-        for m in suite:
-            own = windows.present[m][rows] if m in windows.present else np.ones(len(split), bool)
-            if self.trace is None:
-                found[m] = own, own
-            else:
-                there = presence(self.trace, windows, self.place, rows, client, m)
-                found[m] = there, own & enough(there, least)
+        found = {m: self._bursts(windows, rows, client, m) for m in suite}
         if self.drop and self.drop[client] > 0:
             flags = np.stack([found[m][1] for m in suite], 1)
             kept = drop_streams(flags, self.drop[client], streams.generator("drop", client))
             found = {m: (found[m][0], kept[:, i]) for i, m in enumerate(suite)}
         return found
+
+    def _bursts(
+        self, windows: Windows, rows: Array, client: int, m: Modality
+    ) -> tuple[Array, Array]:
+        own = windows.present[m][rows] if m in windows.present else np.ones(len(rows), bool)
+        if self.trace is None:
+            return own, own
+        there = presence(self.trace, windows, self.place, rows, client, m)
+        known = there
+        if there.ndim == 2 and m in windows.present:  # what was missing before counts as well
+            partly = np.flatnonzero(own & there.any(1) & ~there.all(1))
+            x = np.isfinite(windows.inputs[m][rows[partly]])
+            known = there.copy()
+            known[partly] &= x.any(tuple(range(1, x.ndim - 1)))
+        least = np.zeros(len(rows))
+        used = windows.split[rows] != UNUSED
+        least[used] = np.array(self.trace.least)[windows.split[rows][used]]
+        return there, own & enough(known, least)

@@ -28,6 +28,8 @@ class Role:
     drop: float = 0.0  # probability that a window lacks a stream; never all of them
 
     def __post_init__(self) -> None:
+        if len(set(self.modalities)) != len(self.modalities):
+            raise CommunisError(f"modalities {list(self.modalities)}: one is named twice")
         if self.count < 0:
             raise CommunisError(f"count must be at least 0, got {self.count}")
         if self.detail not in ("coarse", "dense"):

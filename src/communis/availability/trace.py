@@ -6,6 +6,7 @@ and not its end; those of one sensor do not overlap.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +34,7 @@ class Trace:
     start: Array  # (intervals,) float64, seconds on the client's timeline
     end: Array  # (intervals,) float64
     whole: tuple[bool, bool, bool] = (False, False, False)  # per split: centres decide on windows
+    least: tuple[float, float, float] = (0.5, 0.5, 0.5)  # per split: samples a window must have
 
     def __post_init__(self) -> None:
         for name, limit in (("client", len(self.seconds)), ("modality", self._width), ("split", 3)):
@@ -88,6 +90,13 @@ class Trace:
         gone: Array = np.searchsorted(edges, times, side="right") % 2 == 1
         return gone
 
+    def digest(self) -> str:
+        """Equal for equal traces."""
+        found = hashlib.sha256(repr((self.modalities, self.whole, self.least)).encode())
+        for name in ("seconds", "client", "modality", "split", "start", "end"):
+            found.update(np.ascontiguousarray(getattr(self, name)).tobytes())
+        return found.hexdigest()
+
     def share(self) -> Array:
         """(clients, modalities, 3): the share of its time that each sensor is missing."""
         shape = (len(self.seconds), self._width, 3)
@@ -98,6 +107,7 @@ class Trace:
     def save(self, path: Path) -> None:
         names, splits = np.array(self.modalities, object), np.array(SPLITS, object)
         about = {"version": 1, "modalities": self.modalities, "whole": self.whole}
+        about["least"] = self.least
         table = pa.table(
             {
                 "client": self.client,
@@ -115,6 +125,8 @@ class Trace:
 
     @classmethod
     def load(cls, path: Path) -> Trace:
+        if not path.exists():
+            raise CommunisError(f"{path}: there is no such trace")
         try:
             table = pq.read_table(path)
         except (OSError, pa.ArrowException) as error:
@@ -133,6 +145,7 @@ class Trace:
                 _numbers(table, "start", pa.float64()),
                 _numbers(table, "end", pa.float64()),
                 tuple(about["whole"]),
+                tuple(about["least"]),
             )
         except KeyError as error:
             raise CommunisError(

@@ -7,7 +7,7 @@ tensors when it is asked for them. `bind` joins it with a method.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,6 +26,7 @@ from communis.recordings.samples import (
     Scale,
     TensorSamples,
     filled,
+    filled_cloud,
     finite,
     joined,
     measured,
@@ -37,7 +38,6 @@ from communis.streams import Streams
 if TYPE_CHECKING:
     from communis.fleet.bound import BoundFleet
 
-ROWS = 4096  # windows read at once
 Normalise = Literal["client", "fleet", "none"]
 Splits = tuple[TensorSamples, TensorSamples, TensorSamples]
 AnyMethod = Method[Any, Any, Any, Any]
@@ -112,18 +112,21 @@ class Fleet:
 
         return BoundFleet(self, method, torch.device(device))
 
-    @property
-    def settings(self) -> tuple[str, ...]:
-        """What else than its cards tells one fleet from another."""
-        trace = self.outages.trace if self.outages else None
-        known = hashlib.sha256(trace.start.tobytes() + trace.end.tobytes()) if trace else None
-        return (
-            self.normalise,
-            repr(list(self.coarse)),
-            repr(self.online),
-            repr(list(self.outages.drop) if self.outages else []),
-            known.hexdigest() if known else "",
-        )
+    @cached_property
+    def digest(self) -> str:
+        """What tells one fleet from another: a run is only continued with its own."""
+        windows, outages = self.windows, self.outages
+        parts = (self.normalise, list(self.coarse), self.online, list(self.suites))
+        found = hashlib.sha256(repr(parts).encode())
+        for values in (windows.target, windows.split, self.clients_of):
+            found.update(np.ascontiguousarray(values).tobytes())
+        some = [0, len(windows) // 2, len(windows) - 1]
+        for m in windows.modalities:
+            found.update(np.ascontiguousarray(windows.inputs[m][some]).tobytes())
+        if outages:
+            found.update(repr(list(outages.drop)).encode())
+            found.update(outages.trace.digest().encode() if outages.trace else b"")
+        return found.hexdigest()
 
     @cached_property
     def _rows(self) -> tuple[Array | None, Array]:
@@ -135,10 +138,11 @@ class Fleet:
         ranked = client if order is None else client[order]
         return order, np.searchsorted(ranked, np.arange(len(self) + 1))
 
-    def rows(self, client: int) -> slice | Array:
+    def rows(self, client: int) -> Array:
+        """Where a client's windows lie, in order."""
         order, offsets = self._rows
-        here = slice(int(offsets[client]), int(offsets[client + 1]))
-        return here if order is None else np.sort(order[here])
+        first, last = int(offsets[client]), int(offsets[client + 1])
+        return np.arange(first, last) if order is None else np.sort(order[first:last])
 
     def training_bytes(self) -> dict[int, int]:
         """The size of every client's raw training windows with their targets."""
@@ -166,47 +170,50 @@ class Fleet:
 
     @cached_property
     def counts(self) -> tuple[Array, dict[Modality, Array]]:
-        """(clients,) training windows, and those that have a modality."""
-        clients = len(self)
-        train = (self.windows.split == TRAIN) & (self.clients_of >= 0)
-        owner = self.clients_of[train]
-        counts = np.bincount(owner, minlength=clients)
-        if self.outages is None:
-            flags = self.windows.present
-            return counts, {
-                m: np.bincount(owner[flags[m][train]], minlength=clients) if m in flags else counts
-                for m in self.windows.modalities
+        """(clients,) training windows that a sensor has seen, and those that have a modality."""
+        windows, clients, owner = self.windows, len(self), self.clients_of
+        train = (windows.split == TRAIN) & (owner >= 0)
+        if self.outages is not None:
+            flags = self._struck_flags()
+        else:
+            owned = {m: np.array([m in suite for suite in self.suites]) for m in windows.modalities}
+            flags = {
+                m: windows.present[m] & owned[m][owner] if m in windows.present else owned[m][owner]
+                for m in windows.modalities
             }
-        by_modality = {m: np.zeros(clients, np.int64) for m in self.windows.modalities}
-        for i, suite in enumerate(self.suites):
-            rows = self.rows(i)
-            here = self.windows.split[rows] == TRAIN
-            struck = self.outages.strike(self.windows, rows, i, suite, self.streams)
-            for m, (_, flags_of) in struck.items():
-                by_modality[m][i] = int((flags_of & here).sum())
-        return counts, by_modality
+        some = np.any(list(flags.values()), axis=0) & train
+        by_modality = {
+            m: np.bincount(owner[some & flags[m]], minlength=clients) for m in windows.modalities
+        }
+        return np.bincount(owner[some], minlength=clients), by_modality
 
     def samples(self, client: int) -> Splits:
-        """A client's windows as tensors: what dropped out is zero, the rest is normalised."""
-        windows, rows = self.windows, self.rows(client)
-        split = windows.split[rows]
-        struck = self._struck(client, rows)
+        """A client's windows as tensors: what dropped out is zero, the rest is normalised.
+        Training windows in which none of its sensors was at work are left out."""
+        rows = self.rows(client)
+        split = self.windows.split[rows]
         inputs, present = {}, {}
+        struck = self._struck(client, rows)
         for m in self.suites[client]:
-            x = np.asarray(windows.inputs[m][rows])
-            there, here = struck.get(m, (None, self._present(m, rows, len(split))))
-            if there is not None and there.ndim == 2 and not there.all():
-                x = np.where(there.reshape(len(x), *(1,) * (x.ndim - 2), -1), x, np.float32(np.nan))
+            there, here = struck[m]
+            x = self._sensed(m, rows, there)
             if self.coarse and self.coarse[client]:
                 x = coarsen(x, self._kind(m))
             x, here = finite(np.moveaxis(x, 1, -1), here)
             scale = self._scale(m, x[(split == TRAIN) & here])
-            x = filled(scale.apply(x) if scale else x, here)
-            inputs[m], present[m] = torch.from_numpy(x), torch.from_numpy(here)
-        windows.release()
-        kind = np.int64 if np.issubdtype(windows.target.dtype, np.integer) else np.float32
-        target = torch.from_numpy(np.array(windows.target[rows], kind))
-        return _splits(TensorSamples(inputs, present, target), split)
+            x = scale.apply(x) if scale else x
+            inputs[m] = filled_cloud(x, here) if self._kind(m) == "points" else filled(x, here)
+            present[m] = here
+        self.windows.release()
+        kept = np.any(list(present.values()), axis=0) | (split != TRAIN)
+        kind = np.int64 if np.issubdtype(self.windows.target.dtype, np.integer) else np.float32
+        every = kept.all()
+        found = TensorSamples(
+            {m: torch.from_numpy(x if every else x[kept]) for m, x in inputs.items()},
+            {m: torch.from_numpy(p[kept]) for m, p in present.items()},
+            torch.from_numpy(np.array(self.windows.target[rows[kept]], kind)),
+        )
+        return _splits(found, split[kept])
 
     def all_samples(self) -> Splits:
         """Everybody's windows side by side."""
@@ -215,14 +222,34 @@ class Fleet:
         train, val, test = (joined([three[s] for three in parts], like) for s in (TRAIN, VAL, TEST))
         return train, val, test
 
-    def _struck(self, client: int, rows: slice | Array) -> dict[Modality, tuple[Array, Array]]:
+    def _struck(self, client: int, rows: Array) -> dict[Modality, tuple[Array | None, Array]]:
+        """Per modality: which samples are there (None: all), and which windows have it."""
+        suite, flags = self.suites[client], self.windows.present
         if self.outages is None:
-            return {}
-        return self.outages.strike(self.windows, rows, client, self.suites[client], self.streams)
+            return {
+                m: (None, flags[m][rows] if m in flags else np.ones(len(rows), bool)) for m in suite
+            }
+        return dict(self.outages.strike(self.windows, rows, client, suite, self.streams))
 
-    def _present(self, m: Modality, rows: slice | Array, count: int) -> Array:
-        flags = self.windows.present
-        return flags[m][rows] if m in flags else np.ones(count, bool)
+    def _struck_flags(self) -> dict[Modality, Array]:
+        """(N,) bool per modality: the window has it, after outages."""
+        found = {m: np.zeros(len(self.windows), bool) for m in self.windows.modalities}
+        for i in range(len(self)):
+            rows = self.rows(i)
+            for m, (_, flags) in self._struck(i, rows).items():
+                found[m][rows] = flags
+        return found
+
+    def _sensed(self, m: Modality, rows: Array, there: Array | None) -> Array:
+        """Windows as recorded, NaN where the sensor was silent."""
+        first, last = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
+        together = last - first == len(rows)  # a slice maps what an index would copy
+        x = np.asarray(
+            self.windows.inputs[m][first:last] if together else self.windows.inputs[m][rows]
+        )
+        if there is None or there.ndim == 1 or there.all():
+            return x
+        return np.where(there.reshape(len(x), *(1,) * (x.ndim - 2), -1), x, np.float32(np.nan))
 
     def _kind(self, m: Modality) -> Kind:
         return self.windows.kinds.get(m, "series")
@@ -235,15 +262,18 @@ class Fleet:
         return own or self._fleet_scale(m)
 
     def _fleet_scale(self, m: Modality) -> Scale | None:
-        """By all training windows as they were recorded."""
+        """By all that was sensed of a modality for training, by those who own it."""
         if m not in self._scales:
-            x, flags = self.windows.inputs[m], self.windows.present
-            train = (self.windows.split == TRAIN) & (self.clients_of >= 0)
-            rows = np.flatnonzero(train & flags[m] if m in flags else train)
-            parts = (x[rows[at : at + ROWS]] for at in range(0, len(rows), ROWS))
-            self._scales[m] = summed(parts)
+            self._scales[m] = summed(self._trained(m))
             self.windows.release()
         return self._scales[m]
+
+    def _trained(self, m: Modality) -> Iterator[Array]:
+        for i, suite in enumerate(self.suites):
+            if m in suite:
+                rows = self.rows(i)
+                there, here = self._struck(i, rows)[m]
+                yield self._sensed(m, rows, there)[here & (self.windows.split[rows] == TRAIN)]
 
     @cached_property
     def _scales(self) -> dict[Modality, Scale | None]:

@@ -53,8 +53,12 @@ class FleetConfig:
         sources = [bool(self.roles), self.suites != Suites(), bool(self.types)]
         if sum(sources) > 1:
             raise CommunisError("roles, suites and types each say who has which sensors: give one")
-        if self.types and len(self.types) != 3:
+        if self.types and (len(self.types) != 3 or min(self.types) < 0 or not any(self.types)):
             raise CommunisError("types: give three shares, such as [0.4, 0.3, 0.3]")
+        if not 0 <= self.type_drop < 1:
+            raise CommunisError(f"type_drop is a probability below 1, got {self.type_drop}")
+        if not self.models:
+            raise CommunisError(f"models: give at least one of {', '.join(ZOO)}")
         if self.trace and (self.dropout.kind != "none" or self.dropout_test):
             raise CommunisError("trace and dropout both say when sensors fall silent: give one")
 
@@ -120,29 +124,34 @@ class FleetConfig:
         if not drawn and not self.trace and not any(drop):
             return None
         place = timeline.timeline(windows, client_of)
+        seconds = timeline.durations(windows, client_of, place, len(suites))
         trace = None
         if self.trace:
             trace = Trace.load(Path(self.trace))
-            self._check(trace, windows, len(suites))
+            self._check(trace, windows, seconds)
         elif drawn:
+            single = [
+                m for m in windows.modalities if windows.kinds.get(m, "series") not in IN_TIME
+            ]
             rates = {
-                m: windows.inputs[m].shape[-1] / windows.seconds
-                if windows.kinds.get(m, "series") in IN_TIME
-                else 1 / windows.seconds
+                m: (1 if m in single else windows.inputs[m].shape[-1]) / windows.seconds
                 for m in windows.modalities
             }
-            seconds = timeline.durations(windows, client_of, place, len(suites))
             apart = timeline.spacing(windows, client_of, place)
-            trace = draw(phases, suites, seconds, rates, streams, apart)
-        least = (phases[0].least, phases[1].least, phases[2].least)
-        return Outages(place, trace, least, drop if any(drop) else ())
+            trace = draw(phases, suites, seconds, rates, streams, apart, single)
+        return Outages(place, trace, drop if any(drop) else ())
 
-    def _check(self, trace: Trace, windows: Windows, clients: int) -> None:
-        if len(trace.seconds) != clients or trace.modalities != windows.modalities:
+    def _check(self, trace: Trace, windows: Windows, seconds: Array) -> None:
+        if len(trace.seconds) != len(seconds) or trace.modalities != windows.modalities:
             raise CommunisError(
                 f"trace {self.trace} is of {len(trace.seconds)} clients with "
-                f"{', '.join(trace.modalities)}; this fleet has {clients} with "
+                f"{', '.join(trace.modalities)}; this fleet has {len(seconds)} with "
                 f"{', '.join(windows.modalities)}"
+            )
+        if not np.allclose(trace.seconds, seconds):
+            raise CommunisError(
+                f"trace {self.trace} is of timelines of {trace.seconds.sum():.0f} s in all, this "
+                f"fleet's last {seconds.sum():.0f} s: it was drawn for other windows or splits"
             )
 
 

@@ -120,3 +120,11 @@ def filled(x: Array, present: Array) -> Array:
     """Zero where nothing was sensed."""
     x[~present] = 0
     return np.nan_to_num(x, copy=False, nan=0.0)
+
+
+def filled_cloud(x: Array, present: Array) -> Array:
+    """Points (n, points, features): padding repeats a cloud's first point, so that it adds none."""
+    known = np.asarray(np.isfinite(x).all(2))
+    first = x[np.arange(len(x)), known.argmax(1)]
+    x = np.where(known[:, :, None], x, first[:, None])
+    return filled(x, present)

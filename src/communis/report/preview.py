@@ -38,12 +38,14 @@ def trace_of(fleet: Fleet) -> Trace:
 def text(fleet: Fleet, trace: Trace, client: int) -> str:
     """The sensor x time map of a client, split by split."""
     suite = _suite(fleet, client)
+    owned = [trace.modalities.index(m) for m in suite]
+    gone = trace.share()[client, owned].mean(0)
     parts = [f"client {client}: {', '.join(suite)}"]
     for split, name in enumerate(SPLITS):
         seconds = float(trace.seconds[client, split])
         if seconds:
             drawn = sensor_text(client_map(trace, suite, client, split), seconds)
-            parts += [f"\n{name}", drawn]
+            parts += [f"\n{name}: {gone[split]:.0%} of the sensors' time is missing", drawn]
     return "\n".join(parts)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +98,7 @@ def test_saved_and_loaded_it_is_the_same(tmp_path: Path) -> None:
 
 def test_files_that_are_no_trace_are_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "trace.parquet"
-    with pytest.raises(CommunisError, match=r"trace\.parquet: cannot be read"):
+    with pytest.raises(CommunisError, match=r"trace\.parquet: there is no such trace"):
         Trace.load(path)
     trace().save(path)
     good = path.read_bytes()
@@ -324,14 +323,3 @@ def test_windows_without_any_sensor_are_as_many_as_the_laws_say(
         none += int((~np.any(there, axis=0)).sum())
     expected = np.mean([pi ** len(suite) for suite in owned])
     assert none / len(owner) == pytest.approx(expected, rel=0.15)
-
-
-def test_a_million_times_in_well_under_a_second() -> None:
-    seconds = np.full((50, 3), 20_000.0)
-    rates = {f"m{i}": 100.0 for i in range(6)}
-    began = time.process_time()
-    drawn = draw([SEVERE] * 3, [tuple(rates)] * 50, seconds, rates, Streams(0))  # 1.8e9 samples
-    assert time.process_time() - began < 0.5
-    began = time.process_time()
-    drawn.missing(7, "m3", 0, np.arange(10**6) * 0.02)
-    assert time.process_time() - began < 0.2
