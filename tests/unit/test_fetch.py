@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import shutil
 import tarfile
 import threading
@@ -13,9 +14,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from communis.core import CommunisError
+from communis.data import own, synthetic
 from communis.fetch import adopt, download, fetch, instructions
 from communis.recordings.about import About, Download
 
@@ -283,6 +286,14 @@ def test_fetch_removes_a_corrupt_download(server: Server, tmp_path: Path) -> Non
     assert fetch("set", about, tmp_path / "set").found == 2
 
 
+def test_a_download_of_something_else_is_kept(server: Server, tmp_path: Path) -> None:
+    server.body = zipped({"cats/1.jpg": b""})
+    about = About("CC0", files="**/*.csv", downloads=(Download(server.url),))
+    with pytest.raises(CommunisError, match=r"no file matches.*is kept in .*set\.download: remove"):
+        fetch("set", about, tmp_path / "set")
+    assert content(tmp_path) == {"set.download/set.zip": server.body}
+
+
 def test_instructions(tmp_path: Path) -> None:
     about = About("ask", "Doe 2020", "https://owner.example", "a/*.mat", 7, how="Sign the form.")
     outcome = fetch("set", about, tmp_path / "set")
@@ -301,6 +312,23 @@ def test_instructions(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("about", "said"),
+    [
+        (synthetic.ABOUT, "synthetic is not downloaded. It is generated when it is used."),
+        (own.ABOUT, "own is not downloaded. Set data.folder to a folder of yours"),
+    ],
+)
+def test_what_has_no_owner_elsewhere(tmp_path: Path, about: About, said: str) -> None:
+    name = said.partition(" ")[0]
+    outcome = fetch(name, about, tmp_path / name)
+    assert outcome.found == 0
+    assert outcome.text.startswith(said)
+    assert "licence" not in outcome.text
+    with pytest.raises(CommunisError, match="generated" if name == "synthetic" else "no file"):
+        adopt(name, Path(__file__), about, tmp_path / name)
+
+
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
 def test_adopt_tar(kept: Kept, mode: str) -> None:
     archive = kept.archive.with_name("set.tar" + mode.replace("w:", ".").removeprefix("w"))
@@ -310,6 +338,18 @@ def test_adopt_tar(kept: Kept, mode: str) -> None:
     shutil.rmtree(kept.into)
     body = tarred({"Set/s1/a.csv": BODY}, mode)
     archive.write_bytes(body[: len(body) // 2])
+    with pytest.raises(CommunisError, match=r"set\.tar.*: corrupt or cut short"):
+        adopt("set", archive, ABOUT, kept.into)
+    assert content(kept.into.parent) == {}
+
+
+@pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "w:xz"])
+def test_damage_inside_a_tar(kept: Kept, mode: str) -> None:
+    noise = np.random.default_rng(0).bytes(2_000_000)  # so that the damage comes after the header
+    body = bytearray(tarred({"Set/s1/a.csv": noise, "Set/s2/a.csv": b"2"}, mode))
+    body[len(body) // 2] ^= 0xFF
+    archive = kept.archive.with_name(f"set.tar.{mode[2:]}")
+    archive.write_bytes(body)
     with pytest.raises(CommunisError, match=r"set\.tar.*: corrupt or cut short"):
         adopt("set", archive, ABOUT, kept.into)
     assert content(kept.into.parent) == {}
@@ -351,6 +391,19 @@ def test_adopt_folder_and_parts(kept: Kept) -> None:
         adopt("set", kept.into / "Set", ABOUT, kept.into)
     with pytest.raises(CommunisError, match="no such file"):
         adopt("set", kept.into / "none", ABOUT, kept.into)
+
+
+def test_adopt_a_folder_with_what_cannot_be_copied(kept: Kept) -> None:
+    folder = kept.archive.parent / "Set" / "s1"
+    folder.mkdir(parents=True)
+    (folder / "a.csv").write_bytes(b"1")
+    (folder / "gone.csv").symlink_to("nowhere")
+    with pytest.raises(CommunisError, match=r"^/.*/gone\.csv: cannot be copied \(.*No such file"):
+        adopt("set", folder.parent, ABOUT, kept.into)
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(CommunisError, match=r"cannot be copied .*; 1 more cannot either; .*folder"):
+        adopt("set", folder.parent, ABOUT, kept.into)
+    assert content(kept.into.parent) == {}
 
 
 def test_adopt_something_else(kept: Kept) -> None:

@@ -20,7 +20,7 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 from xml.etree import ElementTree
@@ -123,11 +123,22 @@ def boundaries(person: Path, log: Sheet, begin: float) -> list[tuple[float, floa
         raise CommunisError(f"{path}: {error.strerror}; every person has this file") from None
     except ValueError as error:
         raise CommunisError(f"{path}: expected one Unix time per line: {error}") from None
-    ways = (np.array(chosen) for chosen in combinations(tags, len(logged)))
-    best = min(ways, key=lambda way: float(np.abs(way - logged).sum()), default=None)
-    if best is None or np.abs(best - logged).max() > FAR:
-        best = logged
-    return [(float(a), float(b)) for a, b in best.reshape(-1, 2)]
+    chosen = _nearest(tags, logged)
+    if len(chosen) < len(logged) or np.abs(chosen - logged).max() > FAR:
+        chosen = logged
+    return [(float(a), float(b)) for a, b in chosen.reshape(-1, 2)]
+
+
+def _nearest(tags: Sequence[float], logged: Array) -> Array:
+    """Of the tags, in order, one for each logged minute, so that the distances add up to least;
+    none if there are too few."""
+    best: list[tuple[float, tuple[float, ...]]] = [(0.0, ())]  # for the first n minutes
+    best += [(np.inf, ())] * len(logged)
+    for tag in tags:
+        for n in range(len(logged), 0, -1):
+            cost, before = best[n - 1]
+            best[n] = min(best[n], (cost + abs(tag - logged[n - 1]), (*before, tag)))
+    return np.array(best[-1][1])
 
 
 def _logged(person: Path, log: Sheet, begin: float) -> Array:

@@ -39,6 +39,7 @@ LABELS = tuple(str(people) for people in range(11))
 ROOMS = ("small-room", "medium-room")
 SESSIONS = 3
 FEATURES = 420
+ROWS = 199
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,13 @@ class Wical(Recorded):
         super().__post_init__()
         if self.rate:
             raise CommunisError("wical: data.rate must stay 0; rows are features, not samples")
+        for key in ("window", "stride"):
+            value = getattr(self, key)
+            if self.layout == "signal" and value % 1:
+                raise CommunisError(
+                    f"wical: data.{key} = {value:g} would mix parts of two rows; as a signal, a "
+                    "row is one second: choose whole seconds"
+                )
 
     def read(self, folder: Path) -> Dataset:
         return Dataset(self._recordings(folder), Counting(len(LABELS)), LABELS, {"csi": "a.u."})
@@ -61,7 +69,7 @@ class Wical(Recorded):
         for path in matching(folder, ABOUT.files):
             room, session, people = _place(path)
             rows = numbers(path, FEATURES, ",")
-            _refuse_gaps(path, rows)
+            _check(path, rows)
             if self.layout == "signal":
                 stream = Stream(rows.reshape(-1, 1), float(FEATURES))
             else:
@@ -91,10 +99,15 @@ def _place(path: Path) -> tuple[int, int, int]:
     return ROOMS.index(room) + 1, int(session[4:]), int(people[1])
 
 
-def _refuse_gaps(path: Path, rows: Array) -> None:
-    """The official files have neither NaN nor infinity, so one of them means a spoilt file."""
+def _check(path: Path, rows: Array) -> None:
+    """All official files have as many rows, without NaN or infinity; another is spoilt."""
     bad = np.flatnonzero(~np.isfinite(rows).all(1))
     if len(bad):
         raise CommunisError(
             f"{path}, line {bad[0] + 1}: NaN or infinity; the official file has none: get it again"
+        )
+    if len(rows) != ROWS:
+        raise CommunisError(
+            f"{path}: {len(rows)} rows; the official file has {ROWS}: a line is missing or "
+            "doubled, get it again"
         )

@@ -61,11 +61,13 @@ def fetch(name: str, about: About, into: Path, progress: Progress = silent) -> O
         archives = [download(offer, arriving / file, progress) for file, offer in wanted.items()]
         try:
             outcome = _settle(name, archives, about, into, progress)
-        except ArchiveError as error:
-            if error.archive in archives:
+        except CommunisError as error:
+            if isinstance(error, ArchiveError) and error.archive in archives:
                 error.archive.unlink()
                 raise CommunisError(f"{error}; removed: run the command again") from None
-            raise
+            raise CommunisError(
+                f"{error}. The download is kept in {arriving}: remove that to have it come anew"
+            ) from None
         shutil.rmtree(arriving)
     return outcome
 
@@ -83,17 +85,21 @@ def adopt(
                 f"{source}: lies in the way of {into}, where {name} is to be copied; leave it "
                 "there and set data.folder to it"
             )
+    if not (about.files or about.address):
+        raise CommunisError(instructions(name, about, into))
     with plain_errors(into):
         return _settle(name, [source], about, into, progress)
 
 
 def instructions(name: str, about: About, into: Path) -> str:
     """How to get a dataset by hand, and what to do then."""
+    if not about.address:  # it has no owner elsewhere
+        return f"{name} is not downloaded. {about.how or 'It is generated when it is used.'}"
     expected = f"{about.count or 'its'} files {about.files}" if about.files else "its files"
     lines = [
         f"{name} cannot be downloaded from here.",
         f"  get it    {about.how or 'from its owner'}",
-        f"  from      {about.address}" if about.address else "",
+        f"  from      {about.address}",
         f"  licence   {about.licence}",
         f"  cite      {about.citation}" if about.citation else "",
         f"  then run  communis data fetch {name} --from FILE",
@@ -121,7 +127,8 @@ def _settle(
             some = ", ".join(str(p.relative_to(content)) for p in _files(content)[:3]) or "nothing"
             raise CommunisError(
                 f"{', '.join(s.name for s in sources)}: no file matches {about.files}; found "
-                f"{some}. It is something else, or another version; see {about.address}"
+                f"{some}. It is something else, or another version"
+                + (f"; see {about.address}" if about.address else "")
             )
         move(content, into)
     finally:

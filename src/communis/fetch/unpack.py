@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import lzma
 import re
 import shutil
@@ -23,11 +22,10 @@ BROKEN = (
     zipfile.BadZipFile,
     tarfile.ReadError,
     tarfile.HeaderError,
-    gzip.BadGzipFile,
     zlib.error,
     lzma.LZMAError,
     EOFError,
-)
+)  # and, of gzip and bz2, an OSError without a number
 
 
 class ArchiveError(CommunisError):
@@ -68,7 +66,9 @@ def unpack(archive: Path, folder: Path, progress: Progress = silent) -> None:
             _unzip(archive, folder, progress)
         else:
             _untar(archive, folder, progress)
-    except BROKEN as error:
+    except (*BROKEN, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the disk's, not the archive's
+            raise
         what = _what_instead(archive) or f"corrupt or cut short ({error})"
         raise ArchiveError(archive, what) from None
 
@@ -116,9 +116,16 @@ def need(size: int, folder: Path) -> None:
 
 @contextmanager
 def plain_errors(folder: Path) -> Iterator[None]:
-    """A full disk or a missing permission as one clear line."""
+    """A full disk, a missing permission or what cannot be copied as one clear line."""
     try:
         yield
+    except shutil.Error as error:  # of copying a folder: (from, to, why) for each failure
+        (path, _, why), *more = error.args[0]
+        others = f"; {len(more)} more cannot either" if more else ""
+        raise CommunisError(
+            f"{path}: cannot be copied ({why}){others}; remove it, or leave the folder where it is "
+            "and set data.folder to it"
+        ) from None
     except OSError as error:
         where = error.filename or folder
         raise CommunisError(f"{where}: {error.strerror or error}") from None

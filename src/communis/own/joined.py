@@ -62,9 +62,12 @@ def matches(folder: Path, pattern: str) -> list[tuple[Path, dict[str, str]]]:
 
 
 def numbered(words: Iterable[str]) -> dict[str, int]:
-    """S1, S2, ... and 01, 02, ... keep their numbers; names are counted from 1 in sorted order."""
+    """S1, S2, ... and 01, 02, ... keep their numbers; other names, and all if two would have the
+    same number (S1, S01), are counted from 1 in sorted order."""
     kept = sorted(set(words))
     parts = [match for match in (re.fullmatch(r"(\D*)(\d+)", w) for w in kept) if match]
-    if len(parts) == len(kept) and len({part[1] for part in parts}) == 1:
-        return {part[0]: int(part[2]) for part in parts}
+    found = {part[0]: int(part[2]) for part in parts}
+    same_kind = len(found) == len(kept) and len({part[1] for part in parts}) == 1
+    if same_kind and len(set(found.values())) == len(kept):
+        return found
     return {w: i for i, w in enumerate(kept, start=1)}

@@ -15,6 +15,7 @@ from torch import nn
 from communis.core import CommunisError
 from communis.own.manifest import Column, Files, Part
 from communis.own.tables import TEXT, header
+from communis.own.units import unit_name
 from communis.recordings.recording import Array
 
 if TYPE_CHECKING:
@@ -77,26 +78,29 @@ def look(path: Path, how: Files) -> Look:
     clocks: list[Column] = []
     sensors: list[Column] = []
     left_out: list[str] = []
-    for column in frame.columns:
-        values, name = frame[column], _tidy(str(column)) if how.header else ""
+    twice = set(frame.columns[frame.columns.duplicated()])
+    for place, column in enumerate(frame.columns):
+        values, name = frame.iloc[:, place], _tidy(str(column)) if how.header else ""
         key = next((k for k, w in WORDS.items() if name and _means(name, w)), "")
         key = "label" if name == "y" and "x" not in frame.columns else key  # not of x, y, z
         numeric = values.dtype.kind in "iufb"
-        if how.header and not clocks and re.fullmatch(TIME, name) and _rises(values):
+        if column in twice:
+            left_out.append(f"{column!r} (more than one column has this name)")
+        elif how.header and not clocks and re.fullmatch(TIME, name) and _rises(values):
             clocks.append(column)
         elif key and key not in keys:
             keys[key] = column
-        elif name in ("", "index", "row", "no", "nr") and how.header:
+        elif name in ("", "index", "index_level_0", "row", "no", "nr") and how.header:
             left_out.append(f"{column!r} (a row number)")
         elif numeric and not how.header and "label" not in keys and _holds_classes(values):
             keys["label"] = column
         elif numeric:
             sensors.append(column)
-        elif "label" not in keys and values.nunique() <= 50:
+        elif "label" not in keys and values.astype(str).nunique() <= 50:
             keys["label"] = column
         else:
             left_out.append(f"{column!r} (text)")
-    remarks = [f"columns left out: {', '.join(left_out)}"] if left_out else []
+    remarks = [f"columns left out: {', '.join(dict.fromkeys(left_out))}"] if left_out else []
     unit, rate = _clock(frame[clocks[0]], str(clocks[0])) if clocks else ("s", 0.0)
     if clocks:
         remarks.append(f"time is column {clocks[0]!r} in {unit}, about {rate:g} samples a second")
@@ -119,7 +123,8 @@ def _sample(path: Path, how: Files) -> pd.DataFrame:
     elif path.suffix.lower() == ".parquet":
         from pyarrow.parquet import ParquetFile
 
-        found = next(ParquetFile(path).iter_batches(ROWS)).to_pandas()[list(names)]
+        batches = (b.to_pandas(ignore_metadata=True) for b in ParquetFile(path).iter_batches(ROWS))
+        found = next(batches, pd.DataFrame(columns=keys))
     else:
         try:
             found = pd.read_csv(
@@ -243,7 +248,7 @@ def _unit(name: str, columns: list[Column], values: Array) -> str:
     """From brackets in the header, from gravity, or unknown."""
     said = re.search(r"[\[(](.+?)[\])]", str(columns[0]))
     if said:
-        return said[1].replace("^", "").replace("²", "2")
+        return unit_name(said[1], name)
     if "acc" in name and len(columns) == 3 and np.isfinite(values).all(1).any():
         length = float(np.nanmedian(np.linalg.norm(values, axis=1)))
         return "g" if 0.8 < length < 1.25 else "m/s2" if 8 < length < 12 else "a.u."

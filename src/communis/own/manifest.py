@@ -23,6 +23,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from torch import nn
+
 from communis.core import CommunisError
 from communis.schema import build
 
@@ -108,9 +110,8 @@ class Manifest:
             raise CommunisError("one of [label] and [target] is needed, and not both")
         for key, part in self.parts.items():
             _check_part(key, part, self.files)
-        for name in self.modalities:
-            if not name.isidentifier():
-                raise CommunisError(f"modalities.{name}: only letters, digits and _ make a name")
+        self._check_files()
+        self._check_modalities()
         self._check_patterns()
         self._check_goal()
         for key in KEYS:
@@ -149,6 +150,30 @@ class Manifest:
     def key(self, name: str) -> Key:
         found: Key = getattr(self, name)
         return found
+
+    def _check_files(self) -> None:
+        for key in ("skip", "gap", "pause"):
+            value = getattr(self.files, key)
+            if value < 0:
+                raise CommunisError(f"files.{key}: expected 0 or more, got {value}")
+
+    def _check_modalities(self) -> None:
+        taken = nn.ModuleDict()  # a modality names a module
+        owners: dict[tuple[str, Column], str] = {}
+        for name in self.modalities:
+            key = f"modalities.{name}"
+            if not name.isidentifier():
+                raise CommunisError(f"{key}: only letters, digits and _ make a name")
+            if hasattr(taken, name):
+                raise CommunisError(f"{key}: models use this name themselves; call it {name}_")
+            part = self.parts[key]
+            for column in part.columns:
+                other = owners.setdefault((part.pattern, column), key)
+                if other != key or part.columns.count(column) > 1:
+                    raise CommunisError(
+                        f"{key}.columns: {column!r} is in {other}.columns already; a column "
+                        "belongs to one modality, once"
+                    )
 
     def _check_patterns(self) -> None:
         for pattern in self.patterns:

@@ -13,6 +13,7 @@ from communis.own.joined import Group, grouped, numbered
 from communis.own.manifest import KEYS, Label, Manifest, load
 from communis.own.stretches import Tables, streams, stretches, target
 from communis.own.tables import Table, read, word
+from communis.own.units import unit_name
 from communis.recordings.recording import UNLABELLED, Array, Dataset, Recording
 from communis.tasks import Classification, Counting, Localisation, Pose
 
@@ -26,7 +27,7 @@ def dataset(folder: Path) -> Dataset:
         _recordings(folder, manifest),
         _task(manifest),
         tuple(label.names or map(str, label.classes)) if label else (),
-        {name: part.unit for name, part in manifest.modalities.items()},
+        {name: unit_name(part.unit, name) for name, part in manifest.modalities.items()},
     )
 
 

@@ -101,7 +101,7 @@ def read(
         path,
         rows,
         {c: _floats(table, names, columns[i], i) for c, i in place.items() if c in numbers},
-        {c: _words(columns[place[c]]) for c in words},
+        {c: _words(table, names, columns[place[c]], place[c]) for c in words},
         _seconds(table, columns[clock[0]], how.time_unit) if clock else None,
         first,
     )
@@ -171,9 +171,9 @@ def _bad_line(path: Path, how: Files, names: Sequence[str], numeric: Sequence[in
 def _from_parquet(path: Path, names: Sequence[str], wanted: Sequence[int]) -> dict[int, Any]:
     try:
         table = _parquet(path).read(columns=[names[i] for i in wanted])
-    except Exception as error:  # damage shows as many kinds of error
+        return {i: table.column(names[i]) for i in wanted}
+    except Exception as error:  # damage shows as many kinds of error, a name used twice too
         raise CommunisError(f"{path}: cannot be read: {error}") from None
-    return {i: table.column(names[i]) for i in wanted}
 
 
 def _parquet(path: Path) -> Any:
@@ -212,14 +212,19 @@ def _floats(table: Table, names: Sequence[str], column: Any, index: int) -> Arra
         ) from None
 
 
-def _words(column: Any) -> Words:
+def _words(table: Table, names: Sequence[str], column: Any, index: int) -> Words:
     if isinstance(column, np.ndarray):
         found, codes = np.unique(column, return_inverse=True)
         raw = found.tolist()
     else:
         import pyarrow as pa
 
-        coded = column.cast(pa.string()).combine_chunks().dictionary_encode()
+        try:
+            coded = column.cast(pa.string()).combine_chunks().dictionary_encode()
+        except pa.ArrowException as error:
+            raise CommunisError(
+                f"{table.path}: column {names[index]!r} does not hold words ({error})"
+            ) from None
         codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
         raw = coded.dictionary.to_pylist()
     tidy = [word(value) for value in raw]

@@ -1,4 +1,4 @@
-"""Small Wi-CaL files: rows of 420 numbers separated by commas."""
+"""Small Wi-CaL files: 199 rows of 420 numbers separated by commas."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 
-def rows(count: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).normal(10, 5, (count, 420)).astype(np.float32)
+def rows(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(10, 5, (199, 420)).astype(np.float32)
 
 
 def write(folder: Path, room: str, session: str, name: str, values: np.ndarray) -> Path:

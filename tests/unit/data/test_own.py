@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from communis.core import CommunisError
 from communis.data.own import Own
 from communis.own.guess import write_manifest
+from communis.own.units import unit_name
 from communis.recordings.recording import UNLABELLED, Dataset, Recording, Stream
 from communis.tasks import Classification, Counting, Localisation, Pose
 
@@ -130,6 +133,51 @@ def test_keys_in_columns_cut_recordings(tmp_path: Path) -> None:
     ]
     np.testing.assert_array_equal(found[3].streams["acc"].values[:, 0], [4, 5])
     assert [r.name for r in found] == ["a.csv", "a.csv#2", "a.csv#3", "a.csv#4", "b.csv"]
+
+
+def test_subjects_of_one_number_stay_apart(tmp_path: Path) -> None:
+    manifest = MANIFEST.replace("*.csv", "{subject}.csv").replace("[subject]\nvalue = 4\n", "")
+    for name in ("S1", "S01", "S7"):
+        table(2).to_csv(tmp_path / f"{name}.csv", index=False)
+    _, found = opened(tmp_path, manifest)
+    assert [(r.name, r.subject) for r in found] == [("S01.csv", 1), ("S1.csv", 2), ("S7.csv", 3)]
+    (tmp_path / "S1.csv").unlink()
+    _, found = opened(tmp_path, manifest)
+    assert [(r.name, r.subject) for r in found] == [("S01.csv", 1), ("S7.csv", 7)]
+
+
+@pytest.mark.parametrize(
+    ("unit", "spellings"),
+    [
+        ("g", ["g", "G"]),
+        ("m/s2", ["m/s^2", "m/s²", "m/s**2", "m s-2", "m·s⁻²", "M/S2"]),
+        ("rad/s", ["rad/s", "rad/sec", "Rad/s"]),
+        ("deg/s", ["°/s", "º/s", "dps", "DPS", "deg / s"]),
+        ("uT", ["µT", "μT"]),
+        ("gauss", ["Gauss"]),
+        ("bpm", ["BPM"]),
+        ("degC", ["°C", "℃", "C", "deg C", "Celsius"]),
+        ("uS", ["µS", "μS"]),
+        ("mV", ["mV"]),
+        ("uV", ["µV"]),
+        ("m", ["metres"]),
+        ("mm", ["millimeters"]),
+        ("dB", ["db"]),
+        ("a.u.", ["A.U.", "au"]),
+    ],
+)
+def test_units_have_one_name(unit: str, spellings: list[str]) -> None:
+    assert {unit_name(s, "sensor") for s in spellings} == {unit}
+
+
+def test_units_that_are_not_known_stay(tmp_path: Path) -> None:
+    for text in ("UV", "lux", "mG", "MV", "m/s^3", "m", ""):
+        assert unit_name(text, "sensor") == text
+    assert unit_name("G", "wrist_mag") == "gauss"
+    table(2).to_csv(tmp_path / "a.csv", index=False)
+    for text, unit in (("m/s²", "m/s2"), ("G", "g"), ("furlongs", "furlongs")):
+        dataset, _ = opened(tmp_path, MANIFEST.replace('"g"', f'"{text}"'))
+        assert dataset.units == {"acc": unit}
 
 
 TIMED = MANIFEST.replace('csv"', 'csv"\ntime = "t"\ntime_unit = "ms"')
@@ -285,6 +333,16 @@ def test_targets(tmp_path: Path, target: str, task: object, first: object) -> No
         (('column = "activity"', ""), "label: set label.column or have {label}"),
         (('csv"', 'csv"\ndelimiter = ";"'), "no column 'ax'.*is ';' its delimiter"),
         (('csv"', 'csv"\ntime_unit = "h"'), r"files\.time_unit: 'h' is not one of"),
+        (('csv"', 'csv"\nskip = -1'), r"files\.skip: expected 0 or more, got -1"),
+        (('csv"', 'csv"\ngap = -1'), r"files\.gap: expected 0 or more, got -1"),
+        (('csv"', 'csv"\npause = -1'), r"files\.pause: expected 0 or more, got -1"),
+        (("modalities.acc", "modalities.type"), r"modalities\.type: models use this name"),
+        (("modalities.acc", "modalities.keys"), r"modalities\.keys: .*call it keys_"),
+        (('"az"]', '"ax"]'), r"modalities\.acc\.columns: 'ax' is in modalities\.acc\.columns"),
+        (
+            ("[label]", '[modalities.up]\ncolumns = ["az"]\nrate = 50\n[label]'),
+            r"modalities\.up\.columns: 'az' is in modalities\.acc\.columns already",
+        ),
     ],
 )
 def test_bad_manifests(tmp_path: Path, change: tuple[str, str], said: str) -> None:
@@ -460,3 +518,35 @@ def test_init_of_nothing(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("")
     with pytest.raises(CommunisError, match=r"a\.csv: empty"):
         write_manifest(tmp_path)
+
+
+def test_init_leaves_out_columns_of_one_name(tmp_path: Path) -> None:
+    rows = "".join(f"{i / 10},{i},1,0.5,{'ab'[i // 10]},,\n" for i in range(20))
+    (tmp_path / "a.csv").write_text("time,x,x,hr (BPM),label,,\n" + rows)
+    _, remarks = write_manifest(tmp_path)
+    assert any("left out: 'x' (more than one column has this name), ''" in r for r in remarks)
+    dataset = Own(folder=str(tmp_path)).open()
+    (recording,) = dataset.recordings
+    assert dataset.units == {"hr": "bpm"}
+    assert recording.streams["hr"].values.tolist() == [[0.5]] * 20
+
+
+def test_init_of_unusual_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    frame = pd.DataFrame({"x": [1.0, 2.0], "label": ["a", "b"]}, index=[4, 7])
+    frame.iloc[:0].to_parquet(path)
+    with pytest.raises(CommunisError, match=r"a\.parquet: holds no rows"):
+        write_manifest(tmp_path)
+    frame.to_parquet(path)
+    _, found = guessed(tmp_path, ["rate", "unit", "subject"])  # the index is no sensor
+    assert {m: s.values.tolist() for m, s in found[0].streams.items()} == {"x": [[1.0], [2.0]]}
+    pq.write_table(pa.table({"x": [1.0, 2.0], "label": [[1], [2]]}), path)
+    with pytest.raises(CommunisError, match=r"a\.parquet: column 'label' does not hold words"):
+        write_manifest(tmp_path, force=True)
+    twice = pa.table([pa.array([1.0, 2.0])] * 2 + [pa.array(["a", "b"])], ["x", "x", "label"])
+    pq.write_table(twice, path)
+    _, remarks = write_manifest(tmp_path, force=True)
+    assert any("left out: 'x' (more than one column has this name)" in r for r in remarks)
+    by_number = MANIFEST.replace("*.csv", "*.parquet").replace('"ax", "ay", "az"', "1")
+    with pytest.raises(CommunisError, match=r"a\.parquet: cannot be read: .*'?x"):
+        opened(tmp_path, by_number.replace('"activity"', '"label"'))

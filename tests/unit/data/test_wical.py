@@ -17,7 +17,7 @@ from .made_wical import rows, write
 
 def test_rows_land_in_their_environment(tmp_path: Path) -> None:
     top = tmp_path / "Wi-CaL"
-    small, medium = rows(3, 1), rows(4, 2)
+    small, medium = rows(1), rows(2)
     write(top, "small-room", "sess2", "P=0.csv", small)
     write(top, "medium-room", "sess3", "P=10.csv", medium)
     data = Wical(folder=str(tmp_path), layout="features").open()
@@ -29,16 +29,16 @@ def test_rows_land_in_their_environment(tmp_path: Path) -> None:
     assert first.name == "Wi-CaL/datasets/medium-room/sess3/P=10.csv"
     np.testing.assert_array_equal(first.streams["csi"].values, medium)
     assert first.streams["csi"].rate == 1
-    assert first.seconds == 4
+    assert first.seconds == 199
 
 
 def test_as_a_signal_a_row_is_one_second_of_420_steps(tmp_path: Path) -> None:
-    values = rows(3, 1)
+    values = rows(1)
     write(tmp_path, "small-room", "sess1", "P=5.csv", values)
     (recording,) = Wical(folder=str(tmp_path)).open().recordings
     stream = recording.streams["csi"]
     assert stream.rate == 420
-    assert recording.seconds == 3
+    assert recording.seconds == 199
     np.testing.assert_array_equal(stream.values[420:840, 0], values[1])
 
 
@@ -54,14 +54,14 @@ def test_as_a_signal_a_row_is_one_second_of_420_steps(tmp_path: Path) -> None:
 def test_unknown_places_are_named(
     tmp_path: Path, room: str, session: str, name: str, wanted: str
 ) -> None:
-    path = write(tmp_path, room, session, name, rows(2, 1))
+    path = write(tmp_path, room, session, name, rows(1))
     with pytest.raises(CommunisError, match=wanted) as error:
         list(Wical(folder=str(tmp_path)).open().recordings)
     assert str(path) in str(error.value)
 
 
 def test_spoilt_files_are_named_with_their_line(tmp_path: Path) -> None:
-    path = write(tmp_path, "small-room", "sess1", "P=1.csv", rows(4, 1))
+    path = write(tmp_path, "small-room", "sess1", "P=1.csv", rows(1))
     good = path.read_text("utf-8")
 
     def refused(text: str, wanted: str) -> None:
@@ -70,17 +70,30 @@ def test_spoilt_files_are_named_with_their_line(tmp_path: Path) -> None:
             list(Wical(folder=str(tmp_path)).open().recordings)
         assert str(path) in str(error.value)
 
-    refused(good[: len(good) - 900], "line 4: .* columns; expected 420")
+    refused(good[: len(good) - 900], "line 199: .* columns; expected 420")
     refused(good.replace(",", ";"), "line 1: .*separated by commas")
     lines = good.splitlines()
     lines[2] = "nan," + lines[2].partition(",")[2]
     refused("\n".join(lines), "line 3: NaN or infinity")
     refused("", "empty or was cut short")
+    lines = good.splitlines()
+    refused("\n".join(lines[:50] + lines[51:]), "198 rows; the official file has 199")
+    refused("\n".join(lines[:50] + lines[49:]), "200 rows; the official file has 199")
 
 
 def test_resampling_rows_is_refused() -> None:
     with pytest.raises(CommunisError, match=r"data\.rate must stay 0"):
         Wical(rate=50)
+
+
+def test_windows_of_a_signal_hold_whole_rows() -> None:
+    for settings in ({"window": 1.5}, {"window": 2.0, "stride": 0.5}):
+        with pytest.raises(
+            CommunisError, match=r"data\.(window|stride) = .* mix parts of two rows"
+        ):
+            Wical(**settings)  # type: ignore[arg-type]
+        Wical(**settings, layout="features")  # type: ignore[arg-type]
+    Wical(window=3.0, stride=2.0)
 
 
 def test_real(real: Callable[[str], Path]) -> None:
