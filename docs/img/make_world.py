@@ -163,7 +163,8 @@ def draw_room() -> None:
         for name, point in marks.items():
             parts.append(dot(*at(point), RED, 4))
             across, down = at(point)
-            parts.append(text(across + 6, down - 5, name, size=10))
+            below = 14 if len(name) == 1 else -5  # so that no two names cover each other
+            parts.append(text(across + 6, down + below, name, size=10))
         size = " x ".join(f"{metres:.1f}" for metres in here.size)
         parts.append(text(x0, y0 + 34, f"room {i}: {size} m"))
     save("rooms", 912, 300, parts)
@@ -171,7 +172,7 @@ def draw_room() -> None:
 
 def draw_series() -> None:
     """Accelerometer, gyroscope and magnetometer of two sites."""
-    data = load(windows=18, imu_rate=40.0, sensors=("acc", "gyro", "mag"))
+    data = load(windows=27, imu_rate=40.0, sensors=("acc", "gyro", "mag"))
     ranges = {"acc": (-2, 4, "g"), "gyro": (-8, 8, "rad/s"), "mag": (-50, 50, "uT")}
     parts = []
     for column, (site, action) in enumerate(

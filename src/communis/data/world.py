@@ -16,13 +16,14 @@ import numpy as np
 from communis.core import CommunisError, Modality, Task
 from communis.recordings.about import About
 from communis.recordings.recording import Array, Kind
-from communis.recordings.windows import Windows
+from communis.recordings.splits import Splits
+from communis.recordings.windows import VAL, Windows
 from communis.streams import Streams
 from communis.tasks import Classification, Counting, Localisation, Pose, Several, Single
 from communis.world import inertial
 from communis.world.actions import NAMES
 from communis.world.body import JOINTS
-from communis.world.rooms import Room, room
+from communis.world.rooms import MOST_SHIFT, Room, room
 from communis.world.scene import Scene, scene
 from communis.world.schedule import schedule
 from communis.world.sensors import Sensors
@@ -30,6 +31,7 @@ from communis.world.sensors import Sensors
 ABOUT = About(licence="none needed: generated")
 
 Target = Literal["action", "position", "pose", "count", "all"]
+Split = Literal["trial", "time", "subject", "scene", "leaky"]  # there is one session
 MOST = 20  # people
 KINDS: dict[Modality, Kind] = {
     "csi": "csi", "mmwave": "points", "lidar": "points", "depth": "image",
@@ -44,23 +46,30 @@ class World(Sensors):
     clients: int = 10  # subjects; each wears the body sensors and lives in one room
     rooms: int = 4  # dealt out to the subjects in turn
     windows: int = 100  # per client
-    trial: int = 4  # windows in a row at one place; then a new place, heading and phase
+    trial: int = 4  # windows in a row at one place, at most: every class gets at least five trials
     target: Target = "action"  # what is predicted; all: action, position, pose (and count) at once
     actions: tuple[str, ...] = NAMES  # what people do
     people: tuple[int, int] = (1, 1)  # fewest and most in the room, the subject included
     skew: float = 1000.0  # Dirichlet concentration of each client's classes; large: balanced
     room_shift: float = 1.0  # how much rooms differ; 0: not
+    split: Split = "trial"  # what may not be in training and test at once
+    shares: tuple[float, float, float] = (0.6, 0.2, 0.2)  # for training, validation and test
+    gap: float = 1.0  # window lengths left out between the parts of a trial that time cuts
+    held_out: tuple[int, ...] = ()  # subjects, scenes or trials to test on; empty: drawn by seed
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._at_least(1, "clients", "rooms", "windows", "trial")
         self._at_least(0, "room_shift")
+        self._at_most(MOST_SHIFT, "room_shift")
         self._positive("skew")
         self._chosen("actions", NAMES)
-        fewest, most = self.people
+        self._splits()
+        fewest, most = self.people if len(self.people) == 2 else (-1, -1)
         if not 0 <= fewest <= most <= MOST or most == 0:
             raise CommunisError(
-                f"people must be fewest and most, from 0 to {MOST}, got {list(self.people)}"
+                f"people must be two numbers, fewest and most, from 0 to {MOST}, got "
+                f"{list(self.people)}"
             )
         if self.target == "count" and fewest == most:
             raise CommunisError(
@@ -93,11 +102,11 @@ class World(Sensors):
         owner = np.repeat(np.arange(self.clients), self.windows)
         trials = np.cumsum([0, *(plan.trial[-1] + 1 for plan in plans)])
         there = np.concatenate(counts) > 0  # nobody wears anything in an empty room
-        return Windows(
+        made = Windows(
             inputs,
             np.concatenate(targets),
             owner,
-            np.concatenate([plan.split for plan in plans]),
+            np.zeros(len(owner), np.int8),
             self._task(),
             {} if there.all() else {m: there for m in inputs if m not in KINDS},
             self._labels(),
@@ -109,14 +118,33 @@ class World(Sensors):
             kinds={m: KINDS.get(m, "series") for m in inputs},
             units={m: UNITS.get(m) or inertial.UNITS[m.rpartition("_")[2]] for m in inputs},
         )
+        return self._divided(made, streams)
+
+    def _splits(self) -> Splits:
+        return Splits(self.split, self.shares, self.gap, self.held_out)
+
+    def _divided(self, made: Windows, streams: Streams) -> Windows:
+        """Into training, validation and test, or an error that says of what there is too little."""
+        size = (
+            f"this world has data.clients = {self.clients} in data.rooms = {self.rooms}, and "
+            f"data.windows = {self.windows} for each client's {self._classes()} classes"
+        )
+        try:
+            found = self._splits().apply(made, streams)
+        except CommunisError as error:
+            raise CommunisError(f"{error}; {size}") from None
+        if self.shares[VAL] and not (found.split == VAL).any():
+            raise CommunisError(
+                f"split by {self.split} leaves no window for validation: {size}; raise what it "
+                "divides, or give validation no share: data.shares = [0.8, 0, 0.2]"
+            )
+        return found
 
     def _scene(self, streams: Streams, subject: int, home: Room) -> Scene:
-        counting = self.target == "count"
-        fewest, most = self.people
         plan = schedule(
             streams.generator("world.schedule", subject),
             self.windows,
-            most - fewest + 1 if counting else len(self.actions),
+            self._classes(),
             self.skew,
             self.trial,
         )
@@ -126,10 +154,15 @@ class World(Sensors):
             plan,
             np.array([NAMES.index(name) for name in self.actions]),
             self.people,
-            counting,
+            self.target == "count",
             self.seconds,
             self.subject_shift,
         )
+
+    def _classes(self) -> int:
+        """How many things there are of which a subject does one after the other."""
+        fewest, most = self.people
+        return most - fewest + 1 if self.target == "count" else len(self.actions)
 
     def _task(self) -> Task:
         tasks: dict[str, Single] = {

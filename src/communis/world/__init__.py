@@ -3,7 +3,7 @@
     actions   what people do: joint angles over time
     body      joints, bones, forward kinematics
     rooms     walls, reflectors, where the sensors are mounted
-    schedule  which window shows what, and who learns from it
+    schedule  which window shows what, in which trial
     people    who does what, where and how: rows of people over time
     inertial  heart  radio  radar  ranging    what the sensors measure
 

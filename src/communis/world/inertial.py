@@ -4,11 +4,14 @@
     gyro = log(R(t-h)ᵀ R(t+h)) / 2h   angular velocity
     mag  = Rᵀ B   the earth's field
 
-all in the axes of the sensor, R being its orientation in the room.
+all in the axes of the sensor, R being its orientation in the room. Derivatives are taken over h =
+STEP whatever the rate of the sensor is: so short that motion hardly bends within it, so long that
+the rounding of single precision does not count.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +21,11 @@ from communis.world.body import AT, OFFSET, RADIUS, Array, Axes, Motion
 GRAVITY = 9.80665  # m/s²
 FIELD = (20.0, 44.0)  # microtesla: horizontal towards north, and down
 NOISE = {"acc": 0.01, "gyro": 0.02, "mag": 0.5}  # standard deviations in g, rad/s, microtesla
+STEP = 0.003  # seconds
+MOMENTS = (-STEP, 0.0, STEP)  # at which the motion must be known, from when it is measured
 UNITS = {"acc": "g", "gyro": "rad/s", "mag": "uT"}
+
+Spot = tuple[Array, Axes]  # position (3, people, times) and axes of a sensor
 
 
 @dataclass(frozen=True)
@@ -39,42 +46,42 @@ SITES = {
 }
 
 
-def worn(motion: Motion, site: Site) -> tuple[Array, Axes]:
-    """Position (3, people, times) and axes of a sensor that is aligned with its bone."""
+def worn(motion: Motion, site: Site) -> Spot:
+    """Of a sensor that is aligned with its bone."""
     turn = motion.turns[site.joint]
     out = float(RADIUS[site.end - 1]) * motion.scale[:, None]  # in front of the bone, on the skin
     along = site.along * float(OFFSET[site.end, 2]) * motion.scale[:, None]
     return motion.root + (motion.pose[site.joint] + out * turn[0] + along * turn[2]), turn
 
 
-def measured(sensor: str, position: Array, turn: Axes, step: float, north: float) -> Array:
-    """(3, people, T): what acc, gyro or mag reads, from T + 2 samples that lie `step` seconds
-    apart, in a room whose north lies `north` radians from its x axis."""
+def measured(sensor: str, spots: Sequence[Spot], north: float) -> Array:
+    """(3, people, times): what acc, gyro or mag reads, from where the sensor is at the three
+    MOMENTS, in a room whose north lies `north` radians from its x axis."""
+    (before, first), (now, turn), (after, last) = spots
     if sensor == "acc":
-        return specific_force(position, turn, step)
+        return specific_force(before, now, after, turn)
     if sensor == "gyro":
-        return angular_velocity(turn, step)
-    return into_sensor(_inner(turn), field(north))
+        return angular_velocity(first, last)
+    return into_sensor(turn, field(north))
 
 
-def specific_force(position: Array, turn: Axes, step: float) -> Array:
-    """(3, people, T) in g, from T + 2 samples that lie `step` seconds apart."""
-    force = np.diff(position, 2, axis=-1) / (step**2 * GRAVITY)
+def specific_force(before: Array, now: Array, after: Array, turn: Axes) -> Array:
+    """(3, people, times) in g, from positions at the three MOMENTS."""
+    force = (before - 2 * now + after) / (STEP**2 * GRAVITY)
     force[2] += 1
-    return into_sensor(_inner(turn), force.astype(np.float32))
+    return into_sensor(turn, force.astype(np.float32))
 
 
-def angular_velocity(turn: Axes, step: float) -> Array:
-    """(3, people, T) in rad/s, from T + 2 samples that lie `step` seconds apart; exact while the
-    axis does not change."""
-    before, after = ([axis[..., part] for axis in turn] for part in (slice(-2), slice(2, None)))
+def angular_velocity(before: Axes, after: Axes) -> Array:
+    """(3, people, times) in rad/s, from axes at the first and the last of the MOMENTS; exact while
+    the axis of rotation does not change."""
     # The rotation between them, M = beforeᵀ after, has M - Mᵀ = 2 sin(angle) [axis].
     pairs = ((2, 1), (0, 2), (1, 0))
     sine = np.stack([_dot(before[i], after[j]) - _dot(before[j], after[i]) for i, j in pairs]) / 2
     cosine = (sum(_dot(before[i], after[i]) for i in range(3)) - 1) / 2  # from its trace
     size = np.sqrt(_dot(sine, sine))
     angle = np.arctan2(size, cosine)
-    return np.asarray(sine * (angle / np.maximum(size, 1e-12)) / (2 * step))
+    return np.asarray(sine * (angle / np.maximum(size, 1e-12)) / (2 * STEP))
 
 
 def field(north: float) -> Array:
@@ -97,12 +104,6 @@ def mounting(rng: np.random.Generator, shift: float) -> Array:
         return np.eye(3, dtype=np.float32)
     turn = np.sin(angle) / angle * cross + (1 - np.cos(angle)) / angle**2 * cross @ cross
     return np.asarray(np.eye(3) + turn, np.float32)
-
-
-def _inner(turn: Axes) -> Axes:
-    """Without the first and the last sample."""
-    x, y, z = (axis[..., 1:-1] for axis in turn)
-    return x, y, z
 
 
 def _dot(a: Array, b: Array) -> Array:

@@ -11,7 +11,7 @@ import numpy as np
 
 from communis.world.body import BONES, OFFSET, RADIUS, Array
 from communis.world.people import Crowd
-from communis.world.points import packed
+from communis.world.points import looked, packed
 from communis.world.ranging import Capsules, capsules, cast
 from communis.world.rooms import Room
 
@@ -25,7 +25,8 @@ def sweep(
     rng: np.random.Generator, crowd: Crowd, room: Room, when: float, points: int, noise: float
 ) -> Array:
     """(windows, 4, points): x, y, z from the sensor (ahead, left, up) and intensity, the received
-    power relative to that from one metre; NaN where there are fewer points."""
+    power relative to that from one metre; NaN where there are fewer points. One point at the
+    sensor with no power: nobody was met."""
     shape = (crowd.windows, AIMS * points)
     who, bone, share, angle, luck = rng.random((5, *shape), np.float32)
     error = noise * NOISE * rng.standard_normal((crowd.windows, points), np.float32)
@@ -48,7 +49,8 @@ def sweep(
         met = cast(beams[rows].transpose(1, 0, 2), body)
         reach[rows] = np.minimum(reach[rows], met)
     reach[np.isinf(reach)] = np.nan
-    return np.concatenate([beams * (reach + error)[:, None], reach[:, None] ** -2], 1)
+    cloud = np.concatenate([beams * (reach + error)[:, None], reach[:, None] ** -2], 1)
+    return looked(cloud, 0.0)
 
 
 def on_skin(body: Capsules, bone: Array, share: Array, angle: Array) -> tuple[Array, Array]:

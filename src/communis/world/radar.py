@@ -11,7 +11,7 @@ import numpy as np
 
 from communis.world.body import BONES, RADIUS, Array, Motion
 from communis.world.people import Crowd
-from communis.world.points import packed
+from communis.world.points import looked, packed
 from communis.world.rooms import Room
 
 STEP = 0.01  # seconds before and after a frame between which velocity is taken
@@ -26,7 +26,8 @@ def detect(
     rng: np.random.Generator, crowd: Crowd, room: Room, frames: Array, points: int, noise: float
 ) -> Array:
     """(windows, 5, points): x, y, z from the sensor (ahead, left, up), velocity in m/s (positive:
-    moving away) and intensity in decibels; earlier frames first, NaN where there are fewer.
+    moving away) and intensity in decibels; earlier frames first, NaN where there are fewer. One
+    point at rest at the sensor, as strong as the threshold: there was no echo above it.
     frames: (F,) seconds from the start of the window, shared evenly by the points."""
     shape = (crowd.windows, points)
     who, share, lost = rng.random((3, *shape))
@@ -55,7 +56,8 @@ def detect(
     distance += NOISE["range"] * error[2]
     level = distance * np.cos(elevation)
     spot = (level * np.cos(azimuth), level * np.sin(azimuth), distance * np.sin(elevation))
-    return packed(np.stack([*spot, speed + NOISE["doppler"] * error[3], power]), seen, points)
+    found = np.stack([*spot, speed + NOISE["doppler"] * error[3], power])
+    return looked(packed(found, seen, points), THRESHOLD)
 
 
 def echo(section: Array, distance: Array) -> Array:

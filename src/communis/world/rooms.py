@@ -9,8 +9,10 @@ import numpy as np
 from communis.world.body import Array
 
 SIZE = (6.0, 5.0, 2.8)  # metres, of the room that all others are variations of
-SMALLEST = 3.6  # metres along a wall
+SMALLEST = (3.6, 3.6, 2.5)  # metres
 MARGIN = 0.7  # metres that people keep from the walls
+MOST_SHIFT = 2.0  # between rooms: further apart they would hit the limits below on all sides
+CLEARANCE = 0.1  # metres that their hands and heads keep
 ALONG = (0.42, 0.62, 0.5, 0.5)  # share of the wall: transmitter, receiver, radar, camera
 HEIGHT = (1.2, 1.7, 1.3, 1.6, 1.5)  # metres: the same, with the LiDAR before the camera
 FURNITURE = ((0.15, 0.85, 0.7), (0.85, 0.15, 0.9), (0.5, 0.95, 1.2), (0.9, 0.8, 1.8))
@@ -42,18 +44,20 @@ class Room:
     lidar: Mount
     camera: Mount
 
-    def floor(self, share: Array) -> Array:
-        """Points (2, ...) of the unit square on the part of the floor that people use."""
-        size = self.size[:2].reshape(2, *(1,) * (share.ndim - 1))
-        return np.asarray(MARGIN + share * (size - 2 * MARGIN))
+    def floor(self, share: Array, low: Array, high: Array) -> Array:
+        """Points (2, P) of the unit square on the part of the floor that people use whose bodies
+        reach from `low` to `high`, (2, P) metres around where they stand."""
+        near = np.maximum(MARGIN, CLEARANCE - low)
+        far = self.size[:2, None] - np.maximum(MARGIN, CLEARANCE + high)
+        return np.asarray(near + share * (far - near))
 
 
 def room(rng: np.random.Generator, shift: float) -> Room:
     """A room that differs from the others by `shift`; 0: every room is the same."""
     size = np.array(SIZE) * (1 + shift * rng.uniform(-0.3, 0.3, 3) * (1, 1, 0.3))
-    size[:2] = np.maximum(size[:2], SMALLEST)
+    size = np.maximum(size, SMALLEST)
     along = np.clip(np.array(ALONG) + shift * rng.uniform(-0.35, 0.35, 4), 0.05, 0.95)
-    height = np.clip(np.array(HEIGHT) + shift * rng.uniform(-0.5, 0.5, 5), 0.5, 2.3)
+    height = np.clip(np.array(HEIGHT) + shift * rng.uniform(-0.5, 0.5, 5), 0.5, size[2] - 0.2)
     reflectors = np.array(FURNITURE) + shift * rng.uniform(-0.4, 0.4, (4, 3)) * (1, 1, 0)
     reflectors = np.clip(reflectors, (0.05, 0.05, 0.3), (0.95, 0.95, 2.0)) * (*size[:2], 1)
     centre = size * (0.5, 0.5, 0) + (0, 0, 1.0)

@@ -17,7 +17,7 @@ from communis.core import CommunisError
 from communis.world import heart, inertial, lidar, radar, radio, ranging
 from communis.world.actions import ACTIONS
 from communis.world.body import Array
-from communis.world.people import Crowd
+from communis.world.people import Crowd, People
 from communis.world.rooms import Room
 from communis.world.scene import Scene
 
@@ -25,6 +25,7 @@ Sensor = Literal["acc", "gyro", "mag", "heart", "csi", "mmwave", "lidar", "depth
 SiteName = Literal["wrist", "pocket", "chest", "ankle", "head"]
 Generators = Callable[[str], np.random.Generator]
 Reading = tuple[str, Array]  # modality and values, (windows, channels, ...)
+MOST_SHIFT = 1.5  # between people: further apart some could not walk
 CHUNK = 100  # windows made at a time: little memory, and the arrays stay in the processor's cache
 
 
@@ -51,9 +52,18 @@ class Sensors:
             1, "csi_antennas", "csi_subcarriers", "mmwave_points", "lidar_points", "depth_size"
         )
         self._at_least(0, "noise", "subject_shift")
+        self._at_most(MOST_SHIFT, "subject_shift")
         self._positive("seconds", "imu_rate", "heart_rate", "csi_rate", "mmwave_rate")
         self._chosen("sensors", get_args(Sensor))
-        self._chosen("sites", get_args(SiteName))
+        if self.sites or any(sensor in inertial.NOISE for sensor in self.sensors):
+            self._chosen("sites", get_args(SiteName))
+        if self.csi_phase and "csi" in self.sensors and self.csi_antennas < 2:
+            raise CommunisError(
+                "csi_phase gives phases against the first antenna and needs a second one, got "
+                "csi_antennas = 1; raise it, or leave csi_phase out"
+            )
+        if len(self.depth_size) != 2:
+            raise CommunisError(f"depth_size is height and width, got {list(self.depth_size)}")
         for name, users in {
             "imu_rate": ("acc", "gyro", "mag"),
             "heart_rate": ("heart",),
@@ -94,18 +104,26 @@ class Sensors:
     def _inertial(
         self, random: Generators, crowd: Crowd, room: Room, mounts: dict[SiteName, Array]
     ) -> Iterator[Reading]:
-        steps, step = self._steps(self.imu_rate), 1 / self.imu_rate
-        times = np.arange(-1, steps + 1) * step  # one more on either side, for derivatives
-        wearer = [(rows, subject.at(times)) for rows, subject in crowd.members[:1]]
+        steps = self._steps(self.imu_rate)
+        times = np.arange(steps) / self.imu_rate
+        worn = [(rows, self._worn(subject, times)) for rows, subject in crowd.members[:1]]
         for site in self.sites:
-            spots = [(rows, inertial.worn(motion, inertial.SITES[site])) for rows, motion in wearer]
             for sensor in (sensor for sensor in inertial.NOISE if sensor in self.sensors):
                 values = np.full((crowd.windows, 3, steps), np.nan, np.float32)
-                for rows, spot in spots:  # none while nobody is in the room
-                    true = inertial.measured(sensor, *spot, step, room.north)
+                for rows, spots in worn:  # none while nobody is in the room
+                    true = inertial.measured(sensor, spots[site], room.north)
                     values[rows] = np.tensordot(mounts[site].T, true, 1).transpose(1, 0, 2)
                 error = random(f"{site}_{sensor}").standard_normal(values.shape, np.float32)
                 yield f"{site}_{sensor}", values + self.noise * inertial.NOISE[sensor] * error
+
+    def _worn(self, subject: People, times: Array) -> dict[SiteName, list[inertial.Spot]]:
+        """Of every site, where it is at the three moments around each time."""
+        spots: dict[SiteName, list[inertial.Spot]] = {site: [] for site in self.sites}
+        for moment in inertial.MOMENTS:  # one after the other: whole bodies take much memory
+            motion = subject.at(times + moment)
+            for site in self.sites:
+                spots[site].append(inertial.worn(motion, inertial.SITES[site]))
+        return spots
 
     def _remote(self, random: Generators, crowd: Crowd, room: Room) -> Iterator[Reading]:
         middle = self.seconds / 2
@@ -133,6 +151,11 @@ class Sensors:
         for name in names:
             if np.min(getattr(self, name)) < least:
                 raise CommunisError(f"{name} must be at least {least}, got {getattr(self, name)}")
+
+    def _at_most(self, most: float, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) > most:
+                raise CommunisError(f"{name} must be at most {most:g}, got {getattr(self, name)}")
 
     def _positive(self, *names: str) -> None:
         for name in names:

@@ -40,7 +40,7 @@ def sliding(velocity: float, start: float) -> People:
     return replace(
         statue(),
         centre=np.array([[start], [2.5 + radius]]),
-        reach=np.full((2, 1), radius),
+        radius=np.array([radius]),
         pace=np.array([velocity / radius]),
         along=np.array([-np.pi / 2]),
     )

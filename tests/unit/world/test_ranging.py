@@ -10,7 +10,7 @@ import pytest
 from communis.world import lidar, radar, ranging
 from communis.world.body import AT, BONES, RADIUS, Array
 from communis.world.people import Crowd, People
-from communis.world.points import packed
+from communis.world.points import looked, packed
 from communis.world.ranging import Capsules
 from tests.unit.world.figures import crowd, looking_ahead, plain_room, row, sliding, statue
 
@@ -146,10 +146,25 @@ def test_a_person_in_front_hides_the_one_behind() -> None:
     assert np.nanmean(cloud[0] > 3) > 0.1
 
 
-def test_nobody_means_no_points() -> None:
+def saw_nothing(clouds: Array, intensity: float) -> bool:
+    """One point at the sensor, and no others."""
+    mark = (*(0,) * (clouds.shape[1] - 1), intensity)
+    return bool((clouds[:, :, 0] == mark).all() and np.isnan(clouds[:, :, 1:]).all())
+
+
+def test_nobody_means_one_point_at_the_sensor() -> None:
     rng, nobody = np.random.default_rng(0), Crowd(3, ())
-    assert np.isnan(lidar.sweep(rng, nobody, ROOM, 0, 8, 1)).all()
-    assert np.isnan(radar.detect(rng, nobody, ROOM, np.array([0.5]), 8, 1)).all()
+    assert saw_nothing(lidar.sweep(rng, nobody, ROOM, 0, 8, 1), 0.0)
+    seen = radar.detect(rng, nobody, ROOM, np.array([0.5]), 8, 1)
+    assert saw_nothing(seen, radar.THRESHOLD)
+
+
+def test_only_clouds_without_a_point_are_marked() -> None:
+    clouds = np.full((2, 4, 3), np.nan, np.float32)
+    clouds[1, :, 0] = (1, 2, 3, 0.5)
+    found = looked(clouds.copy(), 7.0)
+    assert saw_nothing(found[:1], 7.0)
+    np.testing.assert_array_equal(found[1], clouds[1])
 
 
 @pytest.mark.parametrize("velocity", [-1.5, -0.4, 0.8, 2.0])
@@ -158,7 +173,7 @@ def test_doppler_is_the_speed_towards_or_away_from_the_radar(velocity: float) ->
     far = replace(ROOM, radar=looking_ahead((-40.0, 2.5, 1.2)))
     one = sliding(velocity, 3.0)
     seen = radar.detect(np.random.default_rng(0), crowd(one), far, np.array([0.5]), 64, 0)
-    assert np.isnan(seen).all()  # too far for an echo, so look at a nearer one
+    assert saw_nothing(seen, radar.THRESHOLD)  # too far for an echo, so look at a nearer one
     seen = radar.detect(np.random.default_rng(0), crowd(one), ROOM, np.array([0.5]), 400, 0)[0]
     x, y, z, speed, _ = seen[:, np.isfinite(seen[0])]
     expected = velocity * x / np.sqrt(x**2 + y**2 + z**2)
@@ -195,7 +210,8 @@ def test_detections_are_of_the_body_and_within_view() -> None:
     off = to_bones(cloud[:3, np.isfinite(cloud[0])].astype(float), one, 0.5)
     assert (off < 1e-3).all()  # on bones, inside the skin
     aside = crowd(statue((0.4, 4.9)))  # more than 70 degrees off
-    assert np.isnan(radar.detect(np.random.default_rng(0), aside, ROOM, np.zeros(1), 50, 0)).all()
+    seen = radar.detect(np.random.default_rng(0), aside, ROOM, np.zeros(1), 50, 0)
+    assert saw_nothing(seen, radar.THRESHOLD)
 
 
 def test_points_are_packed_to_the_front_in_order() -> None:

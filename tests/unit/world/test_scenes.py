@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from communis.world import heart
-from communis.world.rooms import MARGIN, SMALLEST, room
+from communis.world.rooms import CLEARANCE, MARGIN, MOST_SHIFT, SMALLEST, room
 from communis.world.scene import scene
-from communis.world.schedule import apportioned, schedule
+from communis.world.schedule import TRIALS, apportioned, schedule
 from tests.unit.world.figures import plain_room
 
 
@@ -32,18 +32,19 @@ def test_the_heart_is_the_same_however_it_is_cut() -> None:
 
 
 @pytest.mark.parametrize("skew", [0.1, 1.0, 1e6])
-def test_a_schedule_has_one_run_per_class_split_in_time(skew: float) -> None:
+def test_a_schedule_has_one_run_per_class_and_trials_in_it(skew: float) -> None:
     plan = schedule(np.random.default_rng(0), 203, 9, skew, 4)
     assert len(plan.label) == 203
     changes = np.flatnonzero(np.diff(plan.label)) + 1
     assert len(changes) == len(np.unique(plan.label)) - 1
     for run in np.split(np.arange(203), changes):
-        assert (np.diff(plan.split[run]) >= 0).all()
-        for part, share in enumerate((0.6, 0.2, 0.2)):
-            assert abs((plan.split[run] == part).sum() - share * len(run)) <= 1
         assert plan.into[run[0]] == plan.turn[run[0]] == 0
+        sizes = np.bincount(plan.turn[run])
+        assert len(sizes) == max(-(-len(run) // 4), min(len(run), TRIALS))
+        assert np.ptp(sizes) <= 1
     assert np.bincount(plan.trial).max() <= 4
     assert (np.diff(plan.into)[np.diff(plan.trial) == 0] == 1).all()
+    assert (plan.into[np.flatnonzero(np.diff(plan.trial)) + 1] == 0).all()
     for trial in np.unique(plan.trial):
         assert len(np.unique(plan.label[plan.trial == trial])) == 1
 
@@ -71,13 +72,13 @@ def test_rooms_differ_by_shift_and_hold_their_sensors() -> None:
         np.testing.assert_array_equal(alike[0].size, other.size)
         np.testing.assert_array_equal(alike[0].reflectors, other.reflectors)
     for seed in range(50):
-        one = room(np.random.default_rng(seed), 1.5)
-        assert (one.size[:2] >= SMALLEST).all()
+        one = room(np.random.default_rng(seed), MOST_SHIFT)
+        assert (one.size >= SMALLEST).all()
         places = [one.transmitter, one.receiver, *one.reflectors]
         places += [mount.position for mount in (one.radar, one.lidar, one.camera)]
         for place in places:
             assert (place > 0).all()
-            assert (place < one.size).all()
+            assert (place < one.size - (0, 0, 0.19)).all()
         for mount in (one.radar, one.lidar, one.camera):
             np.testing.assert_allclose(mount.axes.T @ mount.axes, np.eye(3), atol=1e-12)
             centre = mount.local(np.array([one.size[0] / 2, one.size[1] / 2, 1.0]))
@@ -94,8 +95,14 @@ def test_a_mount_keeps_distances() -> None:
 
 
 def test_people_use_the_floor_with_a_margin() -> None:
-    corners = plain_room().floor(np.array([[0.0, 1.0], [0.0, 1.0]]))
+    """More of it, if they reach further."""
+    share, reach = np.array([[0.0, 1.0], [0.0, 1.0]]), np.full((2, 2), 0.3)
+    corners = plain_room().floor(share, -reach, reach)
     np.testing.assert_allclose(corners, [[MARGIN, 6 - MARGIN], [MARGIN, 5 - MARGIN]])
+    more = np.array([[1], [0]])
+    corners = plain_room().floor(share, more - 1 - reach, more + reach)
+    far = 1.3 + CLEARANCE
+    np.testing.assert_allclose(corners, [[MARGIN, 6 - far], [far, 5 - MARGIN]])
 
 
 def test_a_scene_counts_those_who_are_there() -> None:

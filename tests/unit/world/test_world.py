@@ -50,7 +50,7 @@ def test_shapes_kinds_and_units_follow_the_settings() -> None:
 
 
 def test_owners_rooms_time_and_splits() -> None:
-    data = load(sensors=("heart",), skew=1e6, windows=90)
+    data = load(sensors=("heart",), windows=90)
     assert data.owner.tolist() == np.repeat([0, 1, 2], 90).tolist()
     assert data.scene.tolist() == (data.owner % 2).tolist()
     assert data.start[:3].tolist() == [0, 4, 8]
@@ -59,7 +59,7 @@ def test_owners_rooms_time_and_splits() -> None:
         for action in range(9):
             split = data.split[mine & (data.target == action)]
             assert (np.diff(split) >= 0).all()  # in time, never at random
-            assert {TRAIN, TEST} <= set(split.tolist())
+            assert set(split.tolist()) == {TRAIN, VAL, TEST}
     shares = [(data.split == part).mean() for part in (TRAIN, VAL, TEST)]
     assert shares == pytest.approx((0.6, 0.2, 0.2), abs=0.1)
     for recording in np.unique(data.recording):
@@ -67,6 +67,61 @@ def test_owners_rooms_time_and_splits() -> None:
         assert (np.diff(rows) == 1).all()
         assert len(rows) <= 4
         assert len(np.unique(data.owner[rows])) == len(np.unique(data.target[rows])) == 1
+
+
+@pytest.mark.parametrize("trial", [1, 4, 20])
+@pytest.mark.parametrize("target", ["action", "position", "all"])
+def test_a_trial_is_in_one_part_only(trial: int, target: Any) -> None:
+    """Windows of one trial are nearly the same."""
+    data = load(sensors=("heart",), windows=100, trial=trial, target=target)
+    for recording in np.unique(data.recording):
+        assert len(set(data.split[data.recording == recording].tolist())) == 1
+    shares = [(data.split == part).mean() for part in (TRAIN, VAL, TEST)]
+    assert shares == pytest.approx((0.6, 0.2, 0.2), abs=0.08)
+    for turn in range(5):
+        assert (data.trial[data.owner == 0] == turn).sum() >= 9  # of every action
+
+
+def test_the_rate_of_a_sensor_does_not_change_what_it_measures() -> None:
+    slow, fast = (
+        load(sensors=("acc", "gyro"), noise=0.0, windows=45, clients=1, imu_rate=rate)
+        for rate in (25.0, 1000.0)
+    )
+    for m in slow.modalities:
+        np.testing.assert_allclose(slow.inputs[m], fast.inputs[m][..., ::40], atol=0.01)
+
+
+def test_people_and_rooms_can_be_held_out() -> None:
+    settings: dict[str, Any] = {"sensors": ("heart",), "clients": 10, "rooms": 5}
+    for split in ("subject", "scene"):
+        data = load(split=split, **settings)
+        of = data.owner if split == "subject" else data.scene
+        parts = [set(of[data.split == part].tolist()) for part in (TRAIN, VAL, TEST)]
+        assert all(parts)
+        assert sum(map(len, parts)) == len(np.unique(of))
+    chosen = load(split="subject", held_out=(3, 4), **settings)
+    assert set(chosen.owner[chosen.split == TEST].tolist()) == {3, 4}
+    assert load(split="leaky", **settings).notes
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"windows": 9}, "no window for the test.*data.windows = 9 for each client's 9 classes"),
+        ({"windows": 18}, "no window for validation.*data.windows = 18"),
+        ({"split": "subject", "clients": 1}, "no window for the test.*data.clients = 1"),
+        ({"split": "scene", "rooms": 2}, "no window for validation.*data.rooms = 2"),
+        ({"split": "subject", "held_out": (7,)}, "no subject.*data.clients = 3"),
+    ],
+)
+def test_too_little_for_all_parts_is_refused(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(CommunisError, match=says):
+        load(sensors=("heart",), **settings)
+
+
+def test_validation_can_be_left_out() -> None:
+    data = load(sensors=("heart",), windows=18, shares=(0.5, 0.0, 0.5))
+    assert set(data.split.tolist()) == {TRAIN, TEST}
 
 
 def test_the_seed_decides_everything() -> None:
@@ -116,10 +171,10 @@ def test_more_windows_than_a_piece() -> None:
     ],
 )
 def test_every_target(target: Any, people: tuple[int, int], task: Any, columns: int) -> None:
-    data = load(target=target, people=people, sensors=("heart", "csi"), windows=42)
+    data = load(target=target, people=people, sensors=("heart", "csi"), windows=63)
     if target != "all":
         assert data.task == task
-    assert data.target.shape == ((126, columns) if columns else (126,))
+    assert data.target.shape == ((189, columns) if columns else (189,))
     assert data.target.dtype == (np.float32 if columns else np.int64)
     if target == "count":
         assert np.unique(data.target).tolist() == list(range(21))
@@ -157,8 +212,18 @@ def test_nobody_wears_sensors_in_an_empty_room() -> None:
         assert np.isnan(data.inputs[m][empty]).all()
         assert np.isfinite(data.inputs[m][~empty]).all()
     assert set(data.present) == {m for m in data.inputs if data.kinds[m] == "series"}
-    assert np.isnan(data.inputs["lidar"][empty]).all()
+    assert (data.inputs["lidar"][empty, :, 0] == 0).all()  # it saw nothing
     assert np.isfinite(data.inputs["csi"]).all()
+
+
+@pytest.mark.parametrize("people", [(0, 2), (1, 1)])
+def test_windows_are_present_if_and_only_if_something_was_sensed(people: tuple[int, int]) -> None:
+    data = load(target="count" if people[0] == 0 else "action", people=people, mmwave_points=2)
+    for m, values in data.inputs.items():
+        sensed = np.isfinite(values).reshape(len(data), -1).any(1)
+        np.testing.assert_array_equal(data.present.get(m, np.ones(len(data), bool)), sensed)
+        if data.kinds[m] != "series":
+            assert sensed.all()  # sensors in the room always look
 
 
 def test_shifts_make_subjects_and_rooms_alike_or_different() -> None:
@@ -190,6 +255,12 @@ def test_actions_can_be_chosen_and_classes_skewed() -> None:
         ({"people": (3, 2)}, "fewest and most"),
         ({"people": (1, 21)}, "from 0 to 20"),
         ({"people": (0, 0)}, "fewest and most"),
+        ({"people": (1, 2, 3)}, r"two numbers, fewest and most.*\[1, 2, 3\]"),
+        ({"depth_size": (6, 8, 3)}, "depth_size is height and width"),
+        ({"csi_phase": True, "csi_antennas": 1}, "csi_phase.*csi_antennas = 1"),
+        ({"subject_shift": 1.6}, "subject_shift must be at most 1.5"),
+        ({"room_shift": 2.1}, "room_shift must be at most 2"),
+        ({"shares": (0.0, 0.5, 0.5)}, "some must train"),
         ({"people": (0, 3)}, "people must start at 1"),
         ({"target": "count"}, r"say people = \[0, 20\]"),
         ({"sites": ()}, "sites must be some of wrist"),
@@ -207,6 +278,8 @@ def test_bad_settings_are_refused(settings: dict[str, Any], says: str) -> None:
 
 def test_a_rate_that_nobody_uses_is_no_error() -> None:
     assert World(seconds=0.5, sensors=("acc",)).heart_rate == 1.0
+    assert World(sensors=("csi",), sites=()).sites == ()
+    assert World(sensors=("acc",), csi_phase=True, csi_antennas=1).csi_phase
 
 
 def score(data: Windows, features: Array) -> float:
