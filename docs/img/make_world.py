@@ -163,8 +163,9 @@ def draw_room() -> None:
         for name, point in marks.items():
             parts.append(dot(*at(point), RED, 4))
             across, down = at(point)
-            below = 14 if len(name) == 1 else -5  # so that no two names cover each other
-            parts.append(text(across + 6, down + below, name, size=10))
+            outside = name == "T"  # where no other name is
+            label = (across - 6, down + 4) if outside else (across + 6, down - 5)
+            parts.append(text(*label, name, "end" if outside else "start", size=10))
         size = " x ".join(f"{metres:.1f}" for metres in here.size)
         parts.append(text(x0, y0 + 34, f"room {i}: {size} m"))
     save("rooms", 912, 300, parts)
