@@ -13,6 +13,7 @@ import numpy as np
 from communis.availability.some import some_of
 from communis.core import CommunisError, Modality
 from communis.recordings.recording import Array
+from communis.recordings.shares import apportioned
 from communis.streams import Streams
 
 
@@ -80,7 +81,9 @@ def client_types(
     then on to B.
     """
     names = sorted(modalities)
-    coarse, dense, mixed = largest_remainder(mix, clients)
+    if min(mix) < 0 or not 0 < sum(mix) < math.inf:
+        raise CommunisError(f"shares must be at least 0, got {list(mix)}")
+    coarse, dense, mixed = apportioned(mix, clients).tolist()
     turn = np.arange(coarse + dense) % len(names)
     counts = {
         "coarse": np.bincount(turn[:coarse], minlength=len(names)),
@@ -95,16 +98,6 @@ def client_types(
         Role(tuple(names), mixed, drop=drop),
     ]
     return tuple(role for role in roles if role.count)
-
-
-def largest_remainder(shares: Sequence[float], total: int) -> list[int]:
-    """Whole numbers in proportion to shares that add up to `total`; ties go to the first."""
-    if min(shares) < 0 or not 0 < sum(shares) < math.inf:
-        raise CommunisError(f"shares must be positive numbers, got {list(shares)}")
-    exact = np.asarray(shares) / sum(shares) * total
-    counts = np.floor(exact + 1e-9).astype(np.int64)
-    counts[np.argsort(counts - exact, kind="stable")[: total - counts.sum()]] += 1
-    return [int(n) for n in counts]
 
 
 def drop_streams(present: Array, drop: float, rng: np.random.Generator) -> Array:

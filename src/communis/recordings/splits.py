@@ -10,6 +10,7 @@ import numpy as np
 
 from communis.core import CommunisError
 from communis.recordings.recording import Array
+from communis.recordings.shares import apportioned
 from communis.recordings.windows import TEST, TRAIN, UNUSED, VAL, Windows
 from communis.streams import Streams
 
@@ -178,15 +179,11 @@ def _dealt(rank: Array, count: Array, shares: tuple[float, float, float], skip: 
 
 
 def _counted(count: int, shares: tuple[float, float, float]) -> Array:
-    """The parts of `count` groups: by largest remainder; training comes first, then the test,
-    where remainders are equal or groups too few."""
-    wanted = np.array(shares) / sum(shares) * count
-    exact = np.floor(wanted + 1e-9).astype(int)
-    first = (TRAIN, TEST, VAL)
-    most = sorted(first, key=lambda part: exact[part] - wanted[part])
-    for part in most[: count - exact.sum()]:
-        exact[part] += 1
-    for part in first:
+    """The parts of `count` groups in a row. Training comes first, then the test, where remainders
+    are equal or groups too few."""
+    train, test, val = apportioned((shares[TRAIN], shares[TEST], shares[VAL]), count).tolist()
+    exact = [train, val, test]
+    for part in (TRAIN, TEST, VAL):
         if shares[part] and not exact[part]:
             giver = VAL if part != VAL and exact[VAL] else TRAIN
             if exact[giver] > (giver == TRAIN):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from communis.recordings.shares import apportioned
 from communis.world.body import Array
 
 TRIALS = 5  # in a run at least, if it has as many windows
@@ -39,13 +40,3 @@ def schedule(
     first = (inside == 0) | (np.diff(turn, prepend=0) != 0)
     trial = np.cumsum(first) - 1
     return Schedule(label, trial, turn, np.arange(windows) - np.flatnonzero(first)[trial])
-
-
-def apportioned(shares: Array, total: int) -> Array:
-    """Whole numbers in proportion to `shares` that add up to `total`: largest remainders."""
-    exact = shares / shares.sum() * total
-    counts = np.floor(exact + 1e-9).astype(np.int64)
-    # Equal remainders go by position, so that balanced classes differ by one at most.
-    rest = np.argsort(-np.round(exact - counts, 9), kind="stable")[: total - counts.sum()]
-    counts[rest] += 1
-    return np.asarray(counts)

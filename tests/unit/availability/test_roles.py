@@ -14,7 +14,6 @@ from communis.availability.roles import (
     cast,
     client_types,
     drop_streams,
-    largest_remainder,
 )
 
 THREE = ("lidar", "csi", "acc")
@@ -60,13 +59,10 @@ def test_the_deal_goes_on_from_a_to_b() -> None:
     ]
 
 
-def test_largest_remainder() -> None:
-    assert largest_remainder((0.4, 0.3, 0.3), 7) == [3, 2, 2]
-    assert largest_remainder((1, 1, 1), 2) == [1, 1, 0]
-    assert largest_remainder((2, 0, 0), 5) == [5, 0, 0]
-    for shares in ((0, 0, 0), (-1, 1, 1)):
-        with pytest.raises(CommunisError, match="shares must be positive"):
-            largest_remainder(shares, 3)
+def test_a_mix_without_sense_is_refused() -> None:
+    for mix in ((0, 0, 0), (-1, 1, 1)):
+        with pytest.raises(CommunisError, match="shares must be at least 0"):
+            client_types(("a",), 3, mix)
 
 
 def test_dropping_streams_never_takes_the_last_one() -> None:

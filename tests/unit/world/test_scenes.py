@@ -8,7 +8,7 @@ import pytest
 from communis.world import heart
 from communis.world.rooms import CLEARANCE, MARGIN, MOST_SHIFT, SMALLEST, room
 from communis.world.scene import scene
-from communis.world.schedule import TRIALS, apportioned, schedule
+from communis.world.schedule import TRIALS, schedule
 from tests.unit.world.figures import plain_room
 
 
@@ -57,13 +57,6 @@ def test_skew_is_a_dirichlet_concentration() -> None:
     assert largest(1e6) == pytest.approx(23 / 200)
     assert largest(1.0) > 0.2
     assert largest(0.05) > 0.7
-
-
-def test_apportioned_adds_up() -> None:
-    assert apportioned(np.array([1, 1, 1]), 10).tolist() == [4, 3, 3]
-    assert apportioned(np.array([0.0, 1.0]), 7).tolist() == [0, 7]
-    for n in range(30):
-        assert apportioned(np.array([0.2, 0.5, 0.3]), n).sum() == n
 
 
 def test_rooms_differ_by_shift_and_hold_their_sensors() -> None:
