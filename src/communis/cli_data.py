@@ -57,7 +57,12 @@ def list_(json: Json = False) -> None:
     if json:
         return say({"event": "data", "home": str(home()), "datasets": entries})
     out.print(table)
-    out.print(f"\nDatasets lie below {home()} (change it with COMMUNIS_DATA) or in data.folder.")
+    out.print()
+    for entry in entries:
+        if entry["where"]:
+            out.print(f"{entry['dataset']} is in {entry['where']}", soft_wrap=True)
+    out.print(f"Datasets are looked for below {home()} ($COMMUNIS_DATA) or in data.folder.")
+    out.print("(?): the licence was not checked with the owner.")
     out.print("Get one: communis data fetch NAME. Settings of one: communis data show NAME.")
 
 

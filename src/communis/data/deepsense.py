@@ -40,7 +40,7 @@ from communis.recordings.splits import SplitKind
 from communis.tasks import Classification
 
 ABOUT = About(
-    licence="CC BY-NC-SA 4.0 ?",
+    licence="CC BY-NC-SA 4.0 (?)",
     citation="Alkhateeb et al. 2023, DeepSense 6G, IEEE Communications Magazine; Wu et al. 2022, "
     "doi:10.1109/OJCOMS.2022.3162591",
     address="https://www.deepsense6g.net/wireless-signature-based-blockage-prediction/",

@@ -35,7 +35,7 @@ from communis.recordings.source import Recorded
 from communis.tasks import Classification
 
 ABOUT = About(
-    licence="not stated?",
+    licence="none stated (?)",
     citation="Sztyler & Stuckenschmidt 2016, doi:10.1109/PERCOM.2016.7456521",
     address="https://www.uni-mannheim.de/dws/research/projects/activity-recognition/dataset/"
     "dataset-realworld/",

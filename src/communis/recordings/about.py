@@ -18,7 +18,7 @@ class Download:
 class About:
     """Facts about a dataset. A fact that is not known is left empty, never guessed."""
 
-    licence: str  # short; "?" behind it: not checked with the owner
+    licence: str  # short; "(?)" behind it: not checked with the owner
     citation: str = ""  # authors, year and a DOI or address of the paper
     address: str = ""  # the owner's page
     files: str = ""  # what the folder must hold, as a pattern: "USC-HAD/Subject*/a*t*.mat"
