@@ -127,7 +127,10 @@ def init(
     out.print(f"wrote {path}")
     for remark in remarks:
         out.print(f"  - {remark}")
-    out.print(f"Read it, mend it, then: communis data doctor {folder}")
+    place = (
+        folder if len(folder.parts) > 1 else f"./{folder}"
+    )  # not to be taken for a dataset's name
+    out.print(f"Read it, mend it, then: communis data doctor {place}")
 
 
 @app.command()

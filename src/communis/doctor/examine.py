@@ -120,7 +120,7 @@ def _windows(windows: Windows, kind: str) -> Iterator[Finding]:
             yield Finding(level, m, f"absent from {100 * share:.2g} % of the windows")
     yield from sets.classes(windows)
     yield from sets.parts(windows, kind)
-    yield from sets.leaks(windows, kind)
+    yield from sets.leaks(windows)
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from communis.recordings.windows import ORIGIN, TRAIN, Windows
 
 log = logging.getLogger("communis")
 DAY = 86_400.0
+DIGEST = 12  # bytes
 
 
 def kept(dataset: Dataset, how: Cut, place: Path) -> Windows:
@@ -49,7 +50,7 @@ def key(
     paths: Sequence[Path], root: Path, settings: Mapping[str, Any], code: Sequence[Path]
 ) -> str:
     """The name of what comes out of these files, settings and code."""
-    digest = hashlib.blake2b(digest_size=12)
+    digest = hashlib.blake2b(digest_size=DIGEST)
     digest.update(_contents(paths, root).encode())
     digest.update(repr(sorted(settings.items())).encode())
     for path in (*sorted(Path(__file__).parent.glob("*.py")), *code):
@@ -61,15 +62,17 @@ def _contents(paths: Sequence[Path], root: Path) -> str:
     """A hash of all files. Reading them again is spared while names, sizes and times are as they
     were the last time."""
     stats = [path.stat() for path in paths]
-    known = hashlib.blake2b(digest_size=12)
+    known = hashlib.blake2b(digest_size=DIGEST)
     known.update(str(root.resolve()).encode())
     for path, stat in zip(paths, stats, strict=True):
         times = f"{stat.st_mtime_ns}|{stat.st_ctime_ns}"
         known.update(f"{path.relative_to(root)}|{stat.st_size}|{times}\n".encode())
     note = home() / "windows" / "contents" / known.hexdigest()
     with suppress(OSError):
-        return note.read_text("utf-8")
-    digest = hashlib.blake2b(digest_size=12)
+        noted = note.read_text("utf-8")
+        if len(noted) == 2 * DIGEST:  # else a crash cut it short
+            return noted
+    digest = hashlib.blake2b(digest_size=DIGEST)
     for path in paths:
         digest.update(str(path.relative_to(root)).encode())
         with path.open("rb") as file:
@@ -223,6 +226,8 @@ def _opened(dataset: Dataset, how: Cut, place: Path) -> Windows | None:
         if any((place / name).stat().st_size != size for name, size in meta["sizes"].items()):
             return None
         shapes, count, kinds = meta["shapes"], meta["count"], meta["kinds"]
+        if not shapes or not count:
+            return None
         inputs = {
             m: np.memmap(place / f"{m}.bin", np.float32, "r", shape=(count, *shape))
             for m, shape in shapes.items()

@@ -34,7 +34,7 @@ class Recorded:
     split: SplitKind = "time"  # what may not be in training and test at once
     shares: tuple[float, float, float] = (0.6, 0.2, 0.2)  # for training, validation and test
     gap: float = 1.0  # window lengths left out between the parts of a recording
-    held_out: tuple[int, ...] = ()  # subjects, sessions or trials to test on; empty: drawn by seed
+    held_out: tuple[int, ...] = ()  # subjects, scenes, sessions or trials to test on
 
     def __post_init__(self) -> None:
         self._cut()

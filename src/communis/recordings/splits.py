@@ -86,7 +86,8 @@ class Splits:
     def _skipped(self, windows: Windows, order: Array, stretch: Array) -> int:
         """How many windows the gap between two parts takes."""
         apart = np.diff(windows.start[order])[np.diff(stretch[order]) == 0]
-        step = float(apart.min(initial=windows.seconds))
+        apart = apart[apart > 0]
+        step = float(np.median(apart)) if len(apart) else windows.seconds
         return max(0, int(np.ceil((1 + self.gap) * windows.seconds / step - 1e-6)) - 1)
 
     def _whole(self, windows: Windows, rng: np.random.Generator) -> Array:
@@ -184,8 +185,8 @@ def _counted(count: int, shares: tuple[float, float, float]) -> Array:
     train, test, val = apportioned((shares[TRAIN], shares[TEST], shares[VAL]), count).tolist()
     exact = [train, val, test]
     for part in (TRAIN, TEST, VAL):
-        if shares[part] and not exact[part]:
-            giver = VAL if part != VAL and exact[VAL] else TRAIN
-            if exact[giver] > (giver == TRAIN):
-                exact[part], exact[giver] = 1, exact[giver] - 1
+        giver = exact.index(max(exact))
+        spare = exact[giver] > 1 or part == TRAIN or (part == TEST and giver == VAL)
+        if shares[part] and not exact[part] and spare and exact[giver]:
+            exact[part], exact[giver] = 1, exact[giver] - 1
     return np.repeat(np.arange(3, dtype=np.int8), exact)

@@ -58,7 +58,6 @@ class Windows:
         for name in ("target", "owner", "split", *ORIGIN):
             set_field(self, name, np.asarray(getattr(self, name)))
         flags = {m: np.asarray(values, bool) for m, values in self.present.items()}
-        set_field(self, "present", flags)
         for name in ("scene", "session", "trial"):
             if not len(getattr(self, name)):
                 set_field(self, name, np.zeros(len(self.target), np.int64))
@@ -78,6 +77,22 @@ class Windows:
             raise CommunisError("split must be 0 (train), 1 (validate), 2 (test) or -1 (unused)")
         self._check_names()
         self._check_target()
+        set_field(self, "present", flags | self._sensed(flags))
+
+    def _sensed(self, flags: Mapping[Modality, Array]) -> dict[Modality, Array]:
+        """Flags of modalities that some window holds nothing finite of. Mapped arrays are not read
+        for this: what wrote them knew."""
+        found = {}
+        for m, x in self.inputs.items():
+            if isinstance(_root(x), np.memmap):
+                continue
+            with np.errstate(over="ignore", invalid="ignore"):
+                if np.isfinite(np.sum(x)):  # NaN and Inf survive a sum
+                    continue
+            known = np.asarray(np.isfinite(x).any(tuple(range(1, x.ndim))))
+            if not known.all():
+                found[m] = flags[m] & known if m in flags else known
+        return found
 
     def _check_names(self) -> None:
         taken = nn.ModuleDict()  # a modality names a module

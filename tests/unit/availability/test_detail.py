@@ -55,3 +55,14 @@ def test_nan_is_left_out_of_means() -> None:
     assert coarsen(image, "image").ravel() == pytest.approx([4.0])
     points = np.full((1, 3, 256), nan)
     assert np.isnan(coarsen(points, "points")).all()
+
+
+def test_a_cloud_that_has_points_keeps_some() -> None:
+    x = np.full((2, 3, 32), np.nan, np.float32)
+    x[0, :, 3:12] = np.arange(9)  # none of them at a multiple of eight but one
+    x[1, :, 5] = 7.0
+    found = coarsen(x, "points")
+    assert found.shape == (2, 3, 4)
+    assert found[0, 0, :2].tolist() == [0, 8]
+    assert found[1, :, 0].tolist() == [7, 7, 7]
+    assert np.isnan(found[1, :, 1:]).all()

@@ -287,3 +287,12 @@ def test_generated_data_are_examined_by_their_windows() -> None:
     findings = list(examine(Synthetic(clients=3, windows=20)))
     assert {f.about for f in findings} >= {"windows", "classes", "split", "leakage"}
     assert [f for f in findings if f.level == "error"] == []
+
+
+def test_slow_signals_that_agree_by_chance_are_no_copies(ask: Callable[..., list[Finding]]) -> None:
+    people = [
+        Recording({"heart": Stream(np.random.default_rng(i).integers(60, 63, (300, 1)), 1.0)}, 0, i)
+        for i in range(5)
+    ]
+    found = ask(*people, window=4.0, units={"heart": "bpm"})
+    assert worst(found, "leakage").level == "ok"

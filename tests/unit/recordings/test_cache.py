@@ -125,7 +125,7 @@ def test_half_written_windows_are_made_again(
         size = (place / "target.npy").stat().st_size
         (place / "target.npy").write_bytes(bytes(size))
     elif harm == "odd meta":
-        (place / "meta.json").write_text("[]")
+        (place / "meta.json").write_text('{"sizes": {}, "shapes": {}, "count": 0, "kinds": {}}')
     elif harm == "no meta":
         (place / "meta.json").unlink()
     else:

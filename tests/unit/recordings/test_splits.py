@@ -190,6 +190,9 @@ def test_a_class_that_changes_within_a_trial_does_not_leak() -> None:
         (3, (0.9, 0.05, 0.05), [0, 1, 2]),
         (3, (0.6, 0.2, 0.2), [0, 1, 2]),
         (1, (0.5, 0.5, 0.0), [0]),
+        (3, (0.1, 0.1, 0.8), [0, 1, 2]),
+        (2, (0.2, 0.0, 0.8), [0, 2]),
+        (10, (0.02, 0.0, 0.98), [0] + [2] * 9),
         (5, (0.6, 0.2, 0.2), [0, 0, 0, 1, 2]),
     ],
 )
@@ -234,3 +237,13 @@ def test_a_split_that_leaves_nothing_to_train_or_test_is_refused(
 ) -> None:
     with pytest.raises(CommunisError, match=rf"split by {kind} leaves no window for"):
         split(windows((0,) * 6), kind, **settings)
+
+
+def test_odd_starts_do_not_upset_a_split_by_time() -> None:
+    start = np.arange(30.0)
+    start[10] = start[9]  # the same moment twice
+    start[20] = start[19] + 0.01
+    data = windows((0,) * 30, target=np.zeros(30, np.int64), start=np.sort(start))
+    found = split(data)
+    assert overlapping(found) == 0
+    assert {TRAIN, VAL, TEST} <= set(found.split.tolist())

@@ -181,3 +181,14 @@ def test_release_after_pickling_keeps_values_readable(mapped: np.memmap[Any, Any
     before = np.array(received.inputs["a"][::97])
     received.release()
     assert np.array_equal(received.inputs["a"][::97], before)
+
+
+def test_windows_of_nothing_but_nan_are_flagged_absent() -> None:
+    plain = windows()
+    inputs = {m: np.array(x) for m, x in plain.inputs.items()}
+    inputs["a"][2:4] = np.nan
+    inputs["b"][5, 0, 3] = np.nan  # one value of many
+    found = windows(inputs=inputs, present={"a": np.arange(10) != 7})
+    assert np.flatnonzero(~found.present["a"]).tolist() == [2, 3, 7]
+    assert "b" not in found.present
+    assert plain.present == {}
