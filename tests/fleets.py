@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from communis import Fleet, Streams
-from communis.availability.roles import Role, assign
+from communis.availability.roles import Role, cast
 from communis.data.synthetic import Synthetic
 from communis.fleet import AnyMethod
 from communis.models.zoo import Architecture
@@ -25,7 +25,7 @@ def mixed_fleet(seed: int = 0, **changes: Any) -> Fleet:
     )
     windows = source.load(streams)
     roles = [Role(("m0",), 1), Role(("m1",), 2), Role(("m0", "m1", "m2"), 2)]
-    suites = assign(roles, 5, windows.modalities, streams)
+    suites = [role.suite for role in cast(roles, 5, windows.modalities, streams)]
     settings: dict[str, Any] = {"models": (SMALL,), "suites": suites, "streams": streams}
     return Fleet(windows, **{**settings, **changes})
 

@@ -318,6 +318,9 @@ def test_a_trace_of_other_timelines_is_refused_and_least_travels_with_it(tmp_pat
     first = made(dropout=strict)
     assert first.outages is not None
     assert first.outages.trace is not None
+    assert first.outages.trace.least == (0.9, 0.9, 0.9)
+    lenient = made(dropout=BURSTS).counts[1]["m0"].sum()
+    assert 0 < first.counts[1]["m0"].sum() < lenient  # the same bursts, judged more strictly
     first.outages.trace.save(tmp_path / "t.parquet")
     again = made(trace=str(tmp_path / "t.parquet"))
     for i in range(6):

@@ -114,7 +114,7 @@ def test_the_hash_seed_of_the_process_does_not_matter() -> None:
     script = textwrap.dedent("""
         import hashlib, torch
         from communis import Fleet, FedAvg, Streams
-        from communis.availability.roles import Role, assign
+        from communis.availability.roles import Role, cast
         from communis.data.synthetic import Synthetic
 
         streams, found = Streams(7), hashlib.sha256()
@@ -125,7 +125,7 @@ def test_the_hash_seed_of_the_process_does_not_matter() -> None:
         for m in data.modalities:
             found.update(data.inputs[m].tobytes() + data.present[m].tobytes())
         roles = [Role(("m1", "m0"), 1), Role(("m0",), 3)]
-        suites = assign(roles, 4, data.modalities, streams)
+        suites = [role.suite for role in cast(roles, 4, data.modalities, streams)]
         fleet = Fleet.of(data, seed=7, suites=suites).bind(FedAvg())
         found.update(str([(c.id, c.modalities, list(c.params)) for c in fleet.cards]).encode())
         for path, tensor in fleet.params.items():

@@ -60,7 +60,8 @@ def draw(
         parts.append(tuple(column[keep] for column in columns))
     intervals = _by_sensor(parts, len(names))[1:]
     train, val, test = (dropout.kind == "iid" for dropout in dropouts)
-    return Trace(names, np.asarray(seconds, float), *intervals, whole=(train, val, test))
+    least = (dropouts[0].least, dropouts[1].least, dropouts[2].least)
+    return Trace(names, np.asarray(seconds, float), *intervals, (train, val, test), least)
 
 
 def natural(windows: Windows, client_of: Array, place: Array, seconds: Array) -> Trace:

@@ -38,13 +38,15 @@ class Role:
         if not 0 <= self.drop < 1:
             raise CommunisError(f"drop is a probability below 1, got {self.drop}")
 
+    @property
+    def suite(self) -> tuple[Modality, ...]:
+        return tuple(sorted(self.modalities))
+
 
 def cast(
     roles: Sequence[Role], clients: int, modalities: Sequence[Modality], streams: Streams
 ) -> list[Role]:
-    """The role of every client; without roles everybody has all modalities."""
-    if not roles:
-        return [Role(tuple(sorted(modalities)), clients)] * clients
+    """The role of every client."""
     for role in roles:
         unknown = [m for m in role.modalities if m not in modalities]
         if unknown or not role.modalities:
@@ -59,13 +61,6 @@ def cast(
         )
     players = [role for role in roles for _ in range(role.count)]
     return [players[i] for i in streams.generator("roles").permutation(clients)]
-
-
-def assign(
-    roles: Sequence[Role], clients: int, modalities: Sequence[Modality], streams: Streams
-) -> list[tuple[Modality, ...]]:
-    """The sorted modalities of every client."""
-    return [tuple(sorted(r.modalities)) for r in cast(roles, clients, modalities, streams)]
 
 
 def client_types(

@@ -23,6 +23,7 @@ import numpy as np
 
 from communis.core import CommunisError
 from communis.recordings.about import About, Download
+from communis.recordings.columns import chosen
 from communis.recordings.files import matching, numbers, shaped
 from communis.recordings.recording import Array, Dataset, Recording, Stream
 from communis.recordings.source import Recorded
@@ -80,9 +81,7 @@ class Dsads(Recorded):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        unknown = [site for site in self.sites if site not in SITES]
-        if unknown:
-            raise CommunisError(f"dsads: no site {unknown}; there are {', '.join(SITES)}")
+        chosen("sites", self.sites, SITES)
 
     def read(self, folder: Path) -> Dataset:
         paths = sorted(matching(folder, ABOUT.files), key=_numbers)

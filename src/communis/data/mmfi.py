@@ -28,6 +28,7 @@ import numpy as np
 
 from communis.core import CommunisError, Modality, Task
 from communis.recordings.about import About
+from communis.recordings.columns import chosen
 from communis.recordings.files import matching, matlab, shaped
 from communis.recordings.png import grey16
 from communis.recordings.recording import Array, Dataset, Kind, Recording, Stream
@@ -112,12 +113,9 @@ class Mmfi(Recorded):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        unknown = set(self.modalities) - set(SENSORS)
-        if unknown or not self.modalities:
-            raise CommunisError(
-                f"modalities: got {', '.join(sorted(unknown)) or 'none'}; there are "
-                f"{', '.join(SENSORS)}"
-            )
+        chosen("modalities", self.modalities, SENSORS)
+        if not self.modalities:
+            raise CommunisError(f"modalities: none; there are {', '.join(SENSORS)}")
         if self.protocol not in PROTOCOLS:
             raise CommunisError(f"protocol must be 1, 2 or 3, got {self.protocol}")
         if self.points < 1 or self.depth_step < 1:

@@ -31,6 +31,7 @@ import numpy as np
 
 from communis.core import CommunisError, Modality, Task
 from communis.recordings.about import About
+from communis.recordings.columns import chosen
 from communis.recordings.files import matching, shaped
 from communis.recordings.recording import Array, Dataset, Kind, Recording, Stream
 from communis.recordings.source import Recorded
@@ -69,12 +70,9 @@ class Reli11d(Recorded):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        unknown = set(self.modalities) - set(SENSORS)
-        if unknown or not self.modalities:
-            raise CommunisError(
-                f"modalities: got {', '.join(sorted(unknown)) or 'none'}; there are "
-                f"{', '.join(SENSORS)}"
-            )
+        chosen("modalities", self.modalities, SENSORS)
+        if not self.modalities:
+            raise CommunisError(f"modalities: none; there are {', '.join(SENSORS)}")
         if self.fps <= 0:
             raise CommunisError(f"fps must be positive, got {self.fps}")
 

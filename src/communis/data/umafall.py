@@ -27,6 +27,7 @@ import numpy as np
 
 from communis.core import CommunisError
 from communis.recordings.about import About
+from communis.recordings.columns import chosen
 from communis.recordings.files import matching, numbers
 from communis.recordings.recording import Array, Dataset, Recording, Stream, on_grid
 from communis.recordings.source import Recorded
@@ -88,11 +89,7 @@ class Umafall(Recorded):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        unknown = [site for site in self.sites if site not in SITES.values()]
-        if unknown:
-            raise CommunisError(
-                f"umafall: no site {unknown}; there are {', '.join(SITES.values())}"
-            )
+        chosen("sites", self.sites, SITES.values())
 
     def read(self, folder: Path) -> Dataset:
         paths = matching(folder, ABOUT.files)

@@ -24,6 +24,7 @@ import numpy as np
 
 from communis.core import CommunisError
 from communis.recordings.about import About
+from communis.recordings.columns import chosen
 from communis.recordings.files import matching, matlab, shaped
 from communis.recordings.recording import Array, Dataset, Recording, Stream, on_grid
 from communis.recordings.source import Recorded
@@ -88,9 +89,7 @@ class UtdMhad(Recorded):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        unknown = [m for m in self.inputs if m not in UNITS]
-        if unknown:
-            raise CommunisError(f"utd_mhad: no input {unknown}; there are {', '.join(UNITS)}")
+        chosen("inputs", self.inputs, UNITS)
         if self.target == "pose" and "skeleton" in self.inputs:
             raise CommunisError(
                 "utd_mhad: the skeleton cannot be input where the pose is the target"

@@ -145,13 +145,12 @@ class Fleet:
         return np.arange(first, last) if order is None else np.sort(order[first:last])
 
     def training_bytes(self) -> dict[int, int]:
-        """The size of every client's raw training windows with their targets."""
+        """The size of what every client's sensors have seen for training, with its targets."""
         sizes = {m: a.itemsize * int(np.prod(a.shape[1:])) for m, a in self.windows.inputs.items()}
         target = self.windows.target.itemsize * int(np.prod(self.windows.target.shape[1:]))
-        train = self.clients_of[(self.windows.split == TRAIN) & (self.clients_of >= 0)]
-        counts = np.bincount(train, minlength=len(self))
+        samples, by_modality = self.counts
         return {
-            i: int(counts[i]) * (target + sum(sizes[m] for m in suite))
+            i: target * int(samples[i]) + sum(sizes[m] * int(by_modality[m][i]) for m in suite)
             for i, suite in enumerate(self.suites)
         }
 

@@ -66,7 +66,7 @@ class FleetConfig:
         client_of = partition.clients_of(windows, streams)
         clients = int(client_of.max()) + 1
         roles = self._cast(windows, client_of, clients, streams)
-        suites = [tuple(sorted(role.modalities)) for role in roles]
+        suites = [role.suite for role in roles]
         measured = device.load(Path(self.profiles)) if self.profiles else {}
         for name in sorted({role.device for role in roles if role.device}):
             device.find(name, measured)

@@ -23,9 +23,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from torch import nn
-
 from communis.core import CommunisError
+from communis.recordings.recording import nameable
 from communis.schema import build
 
 NAME = "communis.toml"
@@ -158,13 +157,12 @@ class Manifest:
                 raise CommunisError(f"files.{key}: expected 0 or more, got {value}")
 
     def _check_modalities(self) -> None:
-        taken = nn.ModuleDict()  # a modality names a module
         owners: dict[tuple[str, Column], str] = {}
         for name in self.modalities:
             key = f"modalities.{name}"
             if not name.isidentifier():
                 raise CommunisError(f"{key}: only letters, digits and _ make a name")
-            if hasattr(taken, name):
+            if not nameable(name):
                 raise CommunisError(f"{key}: models use this name themselves; call it {name}_")
             part = self.parts[key]
             for column in part.columns:

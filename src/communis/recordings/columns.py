@@ -3,7 +3,7 @@ for."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,8 +47,9 @@ def classes(path: Path, codes: Array, known: Mapping[int, int]) -> Array:
     return np.asarray(numbered[index], np.int64)
 
 
-def chosen(key: str, wanted: Collection[Name], known: Collection[Name]) -> tuple[Name, ...]:
+def chosen(key: str, wanted: Collection[Name], known: Iterable[Name]) -> tuple[Name, ...]:
     """What is known and wanted, in the order of what is known; nothing wanted means everything."""
+    known = tuple(known)
     wrong = [w for w in wanted if w not in known]
     if wrong:
         raise CommunisError(f"{key}: no {wrong[0]!r}; there are {', '.join(map(str, known))}")

@@ -8,12 +8,18 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from communis.core import CommunisError, Modality, Task
 
 Array = NDArray[Any]
 Kind = Literal["series", "csi", "points", "image"]
 UNLABELLED = -1
+
+
+def nameable(modality: Modality) -> bool:
+    """Whether a model can have a part of this name: an identifier that is no method of its own."""
+    return modality.isidentifier() and not hasattr(nn.ModuleDict(), modality)
 
 
 @dataclass(frozen=True)

@@ -94,5 +94,5 @@ class Recorded:
 
     def _reading(self) -> dict[str, Any]:
         """The settings that decide what the windows hold."""
-        without = {"folder", "split", *(f.name for f in fields(Splits))}
+        without = {"folder", "split", "shares", "gap", "held_out"}
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in without}

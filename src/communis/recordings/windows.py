@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from torch import nn
 
 from communis.core import CommunisError, Modality, Task
-from communis.recordings.recording import Array, Kind
+from communis.recordings.recording import Array, Kind, nameable
 from communis.tasks import Classification
 
 TRAIN, VAL, TEST = 0, 1, 2
@@ -95,8 +94,7 @@ class Windows:
         return found
 
     def _check_names(self) -> None:
-        taken = nn.ModuleDict()  # a modality names a module
-        bad = [m for m in self.inputs if not m.isidentifier() or hasattr(taken, m)]
+        bad = [m for m in self.inputs if not nameable(m)]
         if bad:
             raise CommunisError(
                 "modality names must be identifiers (letters, digits, _) that no module method "

@@ -75,7 +75,7 @@ def test_sites(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         recording.streams["left_leg_mag"].values, values()[:, 42:], rtol=1e-6
     )
-    with pytest.raises(CommunisError, match=r"no site \['head'\]; there are torso"):
+    with pytest.raises(CommunisError, match=r"sites: no 'head'; there are torso"):
         Dsads(sites=("head",))
 
 

@@ -123,7 +123,7 @@ def test_files_cut_short_are_named(tmp_path: Path, keep: int) -> None:
 
 def test_settings_are_checked() -> None:
     source = Reli11d()
-    with pytest.raises(CommunisError, match="modalities: got imu; there are lidar, rgb, event"):
+    with pytest.raises(CommunisError, match="modalities: no 'imu'; there are lidar, rgb, event"):
         replace(source, modalities=("imu",))
     with pytest.raises(CommunisError, match=r"fps must be positive, got 0\.0"):
         replace(source, fps=0.0)

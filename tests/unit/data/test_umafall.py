@@ -68,7 +68,7 @@ def test_fall_as_target_and_sites(tmp_path: Path) -> None:
     assert (recording.target, dataset.labels) == (1, ("ADL", "Fall"))
     assert set(recording.streams) == {"wrist_acc", "wrist_gyro", "wrist_mag"} == set(dataset.units)
     assert only(tmp_path).target == LABELS.index("forwardFall")
-    with pytest.raises(CommunisError, match=r"no site \['head'\]; there are pocket"):
+    with pytest.raises(CommunisError, match=r"sites: no 'head'; there are pocket"):
         Umafall(sites=("head",))
 
 

@@ -86,7 +86,7 @@ def test_depth_is_the_mean_over_the_body_in_a_block(tmp_path: Path) -> None:
 
 
 def test_settings_that_cannot_be(tmp_path: Path) -> None:
-    with pytest.raises(CommunisError, match=r"no input \['rgb'\]; there are acc"):
+    with pytest.raises(CommunisError, match=r"inputs: no 'rgb'; there are acc"):
         UtdMhad(inputs=("rgb",))
     with pytest.raises(CommunisError, match="skeleton cannot be input"):
         UtdMhad(inputs=("skeleton",), target="pose")
