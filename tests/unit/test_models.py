@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from communis import Batch, CommunisError, Model, State, Streams
+from communis import Batch, CommunisError, Model, Output, State, Streams
 from communis.backends.inprocess import one_thread
 from communis.methods.fedrod import FedRoD
 from communis.models.convpool import ConvPool
-from communis.models.encoders import positions
-from communis.models.fusion import Attention
+from communis.models.encoders import TPN, TPNMini, positions
+from communis.models.fusion import Attention, Blocks
 from communis.models.network import MLP, Network, initialise
 from communis.models.zoo import ZOO, Architecture, architecture
 from communis.tasks import Classification
@@ -33,6 +33,7 @@ KINDS = {
     "cnn2d_norm": Architecture("cnn2d", width=4, embedding=6, norm=True),
     "gru": Architecture("gru", width=4, embedding=6),
     "transformer": Architecture("transformer", width=4, embedding=6),
+    "tpn_mini": Architecture("tpn_mini", width=4, fusion="attention", hidden=(5,), units=6),
 }
 
 
@@ -59,9 +60,15 @@ def refilled(source: Batch, modality: str, value: float) -> Batch:
     return Batch({**source.inputs, modality: other}, source.present, source.target)
 
 
+def run(model: Model, source: Batch) -> Output:
+    """With the same draws for dropout every time."""
+    with Streams(5).torch("dropout"):
+        return model(source)
+
+
 def gradients(model: Model, source: Batch) -> dict[str, Tensor]:
     model.zero_grad()
-    F.cross_entropy(model(source).prediction, source.target).backward()
+    F.cross_entropy(run(model, source).prediction, source.target).backward()
     return {k: p.grad.clone() for k, p in model.named_parameters() if p.grad is not None}
 
 
@@ -83,7 +90,8 @@ def test_every_architecture_maps_every_modality_set(name: str, channels: dict[st
 def test_architectures_of_one_fusion_share_the_embedding_size() -> None:
     sizes = {name: network(kind, {"a": 1}).embedding_size for name, kind in ZOO.items()}
     assert {sizes[name] for name, kind in ZOO.items() if kind.fusion == "blocks"} == {128}
-    assert sizes["cnn_attention"] == 4 * 64
+    assert sizes["cnn_attention"] == sizes["tpn_mini"] == 4 * 64
+    assert sizes["tpn"] == 4 * 96
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -120,7 +128,7 @@ def test_cnn2d_takes_planes_and_stacks_of_planes() -> None:
     assert network(ZOO["cnn2d"], {"depth": 3})(batch({"depth": 3}, 2, (7, 5))).fused.shape[0] == 2
 
 
-@pytest.mark.parametrize("name", [n for n, kind in ZOO.items() if kind.encoder != "cnn2d"])
+@pytest.mark.parametrize("name", [n for n in ZOO if n not in ("cnn2d", "tpn", "tpn_mini")])
 @pytest.mark.parametrize("steps", [4, 5, 7, 16, 33])
 def test_windows_may_have_any_length(name: str, steps: int) -> None:
     output = network(ZOO[name], TWO)(batch(TWO, 3, (steps,)))
@@ -144,9 +152,9 @@ def test_what_a_masked_modality_holds_changes_no_bit_of_the_output(
 ) -> None:
     model = network(KINDS[name], TWO).train(training)
     source = masked(inputs(KINDS[name], TWO), a=[0] * 6)
-    expected = model(source)
+    expected = run(model, source)
     for value in (0.0, 7.0, -1e30, float("inf"), float("nan")):
-        found = network(KINDS[name], TWO).train(training)(refilled(source, "a", value))
+        found = run(network(KINDS[name], TWO).train(training), refilled(source, "a", value))
         assert same_bits(found.prediction, expected.prediction)
         assert same_bits(found.embedding, expected.embedding)
         assert same_bits(found.features["a"], torch.zeros_like(expected.features["a"]))
@@ -181,7 +189,7 @@ def test_masked_samples_change_nothing_in_training(name: str) -> None:
 
     def trained(of: Batch) -> dict[str, Tensor]:
         model = network(KINDS[name], TWO).train()
-        return gradients(model, of) | dict(State.buffers(model)) | {"y": model(of).prediction}
+        return gradients(model, of) | dict(State.buffers(model)) | {"y": run(model, of).prediction}
 
     expected = trained(source)
     for m in TWO:
@@ -190,7 +198,7 @@ def test_masked_samples_change_nothing_in_training(name: str) -> None:
             assert torch.equal(found[path], expected[path]), path
 
 
-@pytest.mark.parametrize("name", ["blocks", "attention", "norm", "cnn2d", "gru", "transformer"])
+@pytest.mark.parametrize("name", [n for n in KINDS if n != "cnn2d_norm"])
 def test_nan_in_a_masked_sample_reaches_no_gradient(name: str) -> None:
     model = network(KINDS[name], TWO)
     source = masked(inputs(KINDS[name], TWO), a=[1, 0, 0, 1, 1, 0])
@@ -224,9 +232,10 @@ def test_a_batch_without_any_modality_is_finite_throughout(name: str, size: int)
     assert all(same_bits(row, output.prediction[0]) for row in output.prediction)
 
 
-def test_attention_weights_sum_to_one_over_present_modalities() -> None:
+@pytest.mark.parametrize("name", ["attention", "tpn_mini"])
+def test_attention_weights_sum_to_one_over_present_modalities(name: str) -> None:
     channels = SETS[2]
-    model = network(KINDS["attention"], channels)
+    model = network(KINDS[name], channels)
     assert isinstance(model.fusion, Attention)
     source = masked(
         batch(channels), a=[1, 1, 0, 0, 1, 0], b=[1, 0, 1, 0, 1, 0], c=[1, 0, 1, 1, 0, 0]
@@ -267,6 +276,43 @@ def test_attention_follows_its_formula() -> None:
     torch.testing.assert_close(output.embedding, torch.stack(rows))
 
 
+@pytest.mark.parametrize("name", ["cnn_attention", "tpn", "tpn_mini"])
+def test_attention_gives_zeros_for_a_window_without_sensors(name: str) -> None:
+    shapes = {"a": (3, 50), "b": (2, 50)}
+    model = ZOO[name].build(shapes, 3)
+    initialise(model, Streams(0))
+    source = masked(batch(TWO, 3, (50,)), a=[0, 1, 0], b=[0, 1, 1])
+    output = run(model, source)
+    assert same_bits(output.fused[0], torch.zeros(model.embedding_size))
+    assert bool((output.fused[1:].abs().sum(1) > 0).all())
+    # A single sensor has all the weight in every context.
+    torch.testing.assert_close(output.fused[2], output.features["b"][2].repeat(4))
+    assert all(bool(g.isfinite().all()) for g in gradients(model, source).values())
+
+
+def test_attention_is_open_to_modalities_it_was_not_built_for() -> None:
+    """Its parameters belong to no modality: names, order and number are free."""
+    fusion = network(KINDS["attention"], {"a": 3}).fusion
+    assert fusion.open_to_any
+    features = {m: random(5, 8, seed=i) for i, m in enumerate(("x", "a", "b.c", "d"))}
+    present = {m: random(5, seed=9 + i) > 0 for i, m in enumerate(features)}
+    fused, embedding = fusion(features, present)
+    assert fused.shape == embedding.shape == (5, 32)
+    assert bool(fused.isfinite().all())
+    turned = dict(reversed(features.items()))
+    torch.testing.assert_close(fusion(turned, present)[0], fused)
+    gone = {m: flags & (m != "x") for m, flags in present.items()}
+    fewer = {m: h for m, h in features.items() if m != "x"}
+    torch.testing.assert_close(fusion(features, gone)[0], fusion(fewer, gone)[0])
+
+
+def test_blocks_are_for_the_modalities_they_were_built_for() -> None:
+    fusion = Blocks({"a": 4}, 3)
+    assert not fusion.open_to_any
+    with pytest.raises(KeyError):
+        fusion({"b": random(2, 4)}, {"b": torch.ones(2, dtype=torch.bool)})
+
+
 def test_attention_refuses_features_of_several_sizes() -> None:
     with pytest.raises(ValueError, match=r"one size.*blocks"):
         Attention({"a": 4, "b": 8})
@@ -287,7 +333,9 @@ def test_modules_that_a_method_adds_change_no_other_start() -> None:
     initialise(plain, Streams(4))
     initialise(equipped, Streams(4))
     before, after = State.of(plain), State.of(equipped)
-    assert set(after) - set(before) == {"private.head.weight", "private.head.bias"}
+    added = set(after) - set(before)
+    assert added
+    assert all(path.startswith("private.head.") for path in added)
     assert all(same_bits(before[path], after[path]) for path in before)
 
 
@@ -560,3 +608,131 @@ def test_every_kind_of_window_finds_an_encoder_in_one_network() -> None:
     assert out.prediction.shape == (4, 3)
     out.prediction.sum().backward()
     assert all(p.grad is not None for p in model.parameters())
+
+
+def count(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def test_tpn_has_the_parameters_of_the_paper() -> None:
+    model = ZOO["tpn"].build({"acc": (3, 200), "gyro": (3, 200)}, 12)
+    # 32 * 3 * 24 + 32 = 2 336, 64 * 32 * 16 + 64 = 32 832, 96 * 64 * 8 + 96 = 49 248
+    assert [count(encoder) for encoder in model.encoders.values()] == [84_416, 84_416]
+    assert count(model.fusion) == 96 * 512 + 512 + 512 * 4 + 4 == 51_716
+    assert count(model.head) == 384 * 256 + 256 + 256 * 128 + 128 + 128 * 12 + 12 == 133_004
+    assert not list(model.buffers())
+
+
+def test_tpn_mini_has_narrower_layers() -> None:
+    model = ZOO["tpn_mini"].build({"acc": (3, 66)}, 12)
+    # 16 * 3 * 8 + 16 = 400, 32 * 16 * 5 + 32 = 2 592, 64 * 32 * 3 + 64 = 6 208
+    assert count(model.encoders) == 9_200
+    assert count(model.fusion) == 64 * 512 + 512 + 512 * 4 + 4 == 35_332
+    assert count(model.head) == 256 * 256 + 256 + 256 * 128 + 128 + 128 * 12 + 12 == 100_236
+    assert not list(model.buffers())
+
+
+@pytest.mark.parametrize(("name", "shortest"), [("tpn", 46), ("tpn_mini", 14), ("cnn", 4)])
+def test_series_too_short_to_be_convolved_have_a_dense_encoder(name: str, shortest: int) -> None:
+    kind = ZOO[name]
+    model = kind.build({"a": (3, shortest - 1), "b": (3, shortest)}, 3)
+    kinds = [type(encoder).__name__ for encoder in model.encoders.values()]
+    assert kinds == ["Dense", {"tpn": "TPN", "tpn_mini": "TPNMini", "cnn": "CNN1d"}[name]]
+    initialise(model, Streams(0))
+    x = {m: random(2, 3, steps) for m, steps in (("a", shortest - 1), ("b", shortest))}
+    present = {m: torch.ones(2, dtype=torch.bool) for m in x}
+    features = model(Batch(x, present, torch.zeros(2, dtype=torch.int64))).features
+    assert all(h.shape == (2, 2 * kind.width) for h in features.values())
+    with pytest.raises((RuntimeError, ValueError)):
+        model.encoders["b"](x["a"])
+
+
+def plain_tpn(encoder: TPN, x: Tensor) -> Tensor:
+    """The same with torch's own layers in the order of the paper, without dropout."""
+    for conv in (encoder.conv1, encoder.conv2, encoder.conv3):
+        x = F.relu(F.conv1d(x, conv.weight.squeeze(2), conv.bias))
+    return x.amax(-1)
+
+
+def tpn(made: type[TPN], channels: int, width: int, dropout: float = 0.1) -> TPN:
+    encoder = made(channels, width, dropout)
+    initialise(encoder, Streams(0))
+    return encoder
+
+
+@pytest.mark.parametrize(("made", "width"), [(TPN, 48), (TPNMini, 32), (TPN, 5), (TPNMini, 1)])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("size", "beyond"), [(1, 0), (5, 0), (1, 9), (5, 30)])
+def test_tpn_is_three_plain_convolutions(
+    made: type[TPN], width: int, channels: int, size: int, beyond: int
+) -> None:
+    """Values and all gradients; also for the shortest window and a single one."""
+    encoder = tpn(made, channels, width, dropout=0.0)
+    x = random(size, channels, made.shortest + beyond)
+    results = []
+    for function in (encoder, lambda t: plain_tpn(encoder, t)):
+        encoder.zero_grad()
+        leaf = x.clone().requires_grad_()
+        out = function(leaf)
+        (out * random(*out.shape, seed=50)).sum().backward()
+        grads = [p.grad.clone() for p in encoder.parameters() if p.grad is not None]
+        assert leaf.grad is not None
+        results.append([out.detach(), leaf.grad, *grads])
+    ours, theirs = results
+    assert len(ours) == len(theirs) == 8
+    assert ours[0].shape == (size, 2 * width)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("made", [TPN, TPNMini])
+def test_tpn_takes_windows_in_any_layout(made: type[TPN]) -> None:
+    encoder = tpn(made, 3, 8).eval()
+    x = random(4, 3, 60)
+    expected = encoder(x)
+    turned = x.transpose(1, 2).contiguous().transpose(1, 2)
+    sliced = torch.stack([x, x + 1], -1)[..., 0]
+    lent = torch.cat([x, x], 1)[:, 3:]
+    for other in (turned, sliced, lent):
+        assert not other.is_contiguous()
+        assert torch.equal(other, x)
+        torch.testing.assert_close(encoder(other), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_tpn_drops_values_in_training_only() -> None:
+    encoder, x = tpn(TPNMini, 3, 8), random(4, 3, 30)
+    plain = plain_tpn(encoder, x)
+
+    def drawn(seed: int) -> Tensor:
+        with Streams(seed).torch("dropout"):
+            out: Tensor = encoder(x)
+        return out
+
+    encoder.train()
+    assert same_bits(drawn(1), drawn(1))
+    assert not torch.equal(drawn(1), drawn(2))
+    encoder.eval()
+    assert same_bits(drawn(1), drawn(2))
+    torch.testing.assert_close(drawn(1), plain, rtol=1e-5, atol=1e-6)
+
+
+def test_the_last_relu_of_tpn_may_come_after_dropout_and_pooling() -> None:
+    """With the same draws, as if every layer were convolution, ReLU, dropout."""
+    encoder, x = tpn(TPNMini, 3, 8, dropout=0.4).train(), random(4, 3, 30)
+    with Streams(1).torch("dropout"):
+        found = encoder(x)
+    with Streams(1).torch("dropout"):
+        y = x.unsqueeze(2).contiguous(memory_format=torch.channels_last)
+        for conv in (encoder.conv1, encoder.conv2, encoder.conv3):
+            y = F.dropout(F.relu(conv(y)), 0.4, True)
+    assert torch.equal(found, y.amax((2, 3)))
+
+
+def test_tpn_starts_in_the_range_of_torch() -> None:
+    encoder = tpn(TPN, 3, 48)
+    for conv in (encoder.conv1, encoder.conv2, encoder.conv3):
+        weight, bias = conv.weight.detach(), conv.bias
+        assert bias is not None
+        bound = (weight.shape[1] * weight.shape[3]) ** -0.5  # 1 / sqrt(fan in)
+        assert 0.98 * bound < float(weight.abs().max()) <= bound
+        assert 0.8 * bound < float(bias.detach().abs().max()) <= bound

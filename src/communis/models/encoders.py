@@ -7,6 +7,7 @@ length.
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,7 @@ from communis.models.convpool import ConvPool
 
 
 class Encoder(nn.Module):
+    shortest: ClassVar[int] = 4  # steps of a series; the zoo gives shorter ones to Dense
     features: int  # size of the output
 
 
@@ -56,6 +58,55 @@ class CNN1dNorm(Encoder):
         x = F.relu(F.max_pool2d(self.norm1(self.conv1(x)), (1, 2)))
         x = F.relu(F.max_pool2d(self.norm2(self.conv2(x)), (1, 2)))
         return x.mean((2, 3))
+
+
+class ReLUConv(nn.Conv2d):
+    """A convolution that starts as suits a ReLU after it (He et al. 2015). With torch's own start a
+    signal shrinks from layer to layer, and training begins with a long standstill."""
+
+    def reset_parameters(self) -> None:
+        nn.init.kaiming_normal_(self.weight, nonlinearity="relu")
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+
+class TPN(Encoder):
+    """Three convolutions over time without padding, each with ReLU and dropout; the largest value
+    over time. The trunk of the transformation prediction network (arXiv:1907.11879).
+
+    Weights are (width, channels, 1, kernel) in channels-last layout, as above. ReLU may change
+    places with dropout and with the maximum, so the last one comes after the pooling. Measured in
+    benchmarks/encoders.
+    """
+
+    sizes: ClassVar[tuple[int, int, int]] = (32, 64, 96)  # scaled to 2 * width at the end
+    kernels: ClassVar[tuple[int, int, int]] = (24, 16, 8)
+    shortest = sum(kernels) - 2
+
+    def __init__(self, channels: int, width: int, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.features = 2 * width
+        first, second, last = (max(1, n * self.features // self.sizes[-1]) for n in self.sizes)
+        self.conv1 = ReLUConv(channels, first, (1, self.kernels[0]))
+        self.conv2 = ReLUConv(first, second, (1, self.kernels[1]))
+        self.conv3 = ReLUConv(second, last, (1, self.kernels[2]))
+        self.dropout = nn.Dropout(dropout)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # missing in stubs
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.unsqueeze(2).contiguous(memory_format=torch.channels_last)
+        x = self.dropout(F.relu(self.conv1(x)))
+        x = self.dropout(F.relu(self.conv2(x)))
+        return F.relu(F.adaptive_max_pool2d(self.dropout(self.conv3(x)), 1)).flatten(1)
+
+
+class TPNMini(TPN):
+    """The same with fewer channels and shorter kernels, for low sampling rates and small
+    machines."""
+
+    sizes = (16, 32, 64)
+    kernels = (8, 5, 3)
+    shortest = sum(kernels) - 2
 
 
 class CNN2d(Encoder):

@@ -8,6 +8,7 @@ other parameter.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -17,11 +18,14 @@ from torch import Tensor, nn
 class Fusion(nn.Module):
     """Maps the features and masks of a batch to (fused, embedding)."""
 
+    open_to_any: ClassVar[bool]  # does it also fuse modalities that it was not built for?
     features: int  # size of the embedding
 
 
 class Blocks(Fusion):
     """A linear layer on the concatenated features, written as sum_m W_m h_m + b, then ReLU."""
+
+    open_to_any = False  # a modality needs a block of its own
 
     def __init__(self, features: Mapping[str, int], width: int) -> None:
         super().__init__()
@@ -61,6 +65,8 @@ class Attention(Fusion):
     softmax_m(e_c)_m h_m. All modalities must have features of one size. A sample without any
     modality gets zeros.
     """
+
+    open_to_any = True  # no parameter belongs to a modality
 
     def __init__(self, features: Mapping[str, int], contexts: int = 4, units: int = 128) -> None:
         super().__init__()

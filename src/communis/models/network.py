@@ -33,8 +33,8 @@ class MLP(nn.Module):
 
 
 class Network(Model):
-    """Paths: encoders.<modality>.*, fusion.blocks.<modality>.*, fusion.shared.*, head.*,
-    private.*"""
+    """Paths: encoders.<modality>.*, fusion.blocks.<modality>.*, fusion.shared.*, head.*, and what a
+    method adds in `equip`: unimodal.<modality>.*, private.*"""
 
     def __init__(
         self,
@@ -49,14 +49,20 @@ class Network(Model):
         self.embedding_size = fusion.features
         self.head_sizes = (self.embedding_size, *hidden, outputs)
         self.head = MLP(self.head_sizes)
-        self.private = nn.ModuleDict()  # stays on the client; methods fill it in `equip`
+        self.feature_sizes = {m: cast(Encoder, e).features for m, e in self.encoders.items()}
+        self.open_to_any = fusion.open_to_any
+        self.unimodal = nn.ModuleDict()
+        self.private = nn.ModuleDict()
 
     def forward(self, batch: Batch) -> Output:
         features = {
             m: _encode(cast(Encoder, encoder), batch.inputs[m], batch.present[m])
             for m, encoder in self.encoders.items()
         }
-        fused, embedding = self.fusion(features, batch.present)
+        return self.join(features, batch.present)
+
+    def join(self, features: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> Output:
+        fused, embedding = self.fusion(features, present)
         return Output(features, fused, embedding, self.head(embedding))
 
 

@@ -1,4 +1,4 @@
-"""Named architectures. All of one fusion kind share the embedding size, so one fleet can mix them
+"""Named architectures. All that fuse by blocks share the embedding size, so one fleet can mix them
 and still exchange prototypes."""
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from communis.models.network import Network
 
 @dataclass(frozen=True)
 class Architecture:
-    encoder: Literal["cnn1d", "cnn2d", "gru", "transformer"] = "cnn1d"  # of time series
-    width: int = 32  # of the first layer; features per modality are twice that
+    # Of time series; images, point clouds and series too short for it have their own.
+    encoder: Literal["cnn1d", "cnn2d", "gru", "transformer", "tpn", "tpn_mini"] = "cnn1d"
+    width: int = 32  # features per modality are twice that
     fusion: Literal["blocks", "attention"] = "blocks"
     embedding: int = 128  # with blocks; attention gives 4 contexts x features
     hidden: tuple[int, ...] = ()  # hidden layers of the head
-    norm: bool = False  # BatchNorm in convolutional encoders; its statistics stay local
+    norm: bool = False  # BatchNorm in cnn1d and cnn2d; its statistics stay local
+    units: int = 128  # of the attention's scores
 
     @property
     def name(self) -> str:
@@ -41,12 +43,16 @@ class Architecture:
             for m, shape in sorted(shapes.items())
         }
         sizes = {m: e.features for m, e in parts.items()}
-        fusion = Blocks(sizes, self.embedding) if self.fusion == "blocks" else Attention(sizes)
+        fusion = (
+            Blocks(sizes, self.embedding)
+            if self.fusion == "blocks"
+            else Attention(sizes, units=self.units)
+        )
         return Network(parts, fusion, self.hidden, outputs)
 
     def _encoder(self, modality: str, shape: Sequence[int], kind: str) -> encoders.Encoder:
-        """Images and point clouds, and series too short to be convolved, have encoders of their
-        own, with as many features as the others."""
+        """Images, point clouds and series too short for the encoder have encoders of their own,
+        with as many features as the others."""
         if len(shape) not in (2, 3) or min(shape) < 1:
             expected = "(channels, steps), (features, points) or (channels, rows, columns)"
             raise CommunisError(
@@ -56,12 +62,20 @@ class Architecture:
             return encoders.Points(shape[0], self.width)
         if len(shape) == 3 or self.encoder == "cnn2d":
             return encoders.CNN2d(shape[0] if len(shape) == 3 else 1, self.width, norm=self.norm)
-        if shape[1] < 4:
+        chosen = OF_SERIES["cnn1d_norm" if self.norm and self.encoder == "cnn1d" else self.encoder]
+        if shape[1] < chosen.shortest:
             return encoders.Dense(shape[0] * shape[1], self.width)
-        if self.encoder == "cnn1d":
-            return (encoders.CNN1dNorm if self.norm else encoders.CNN1d)(shape[0], self.width)
-        chosen = encoders.GRU if self.encoder == "gru" else encoders.Transformer
         return chosen(shape[0], self.width)
+
+
+OF_SERIES: Mapping[str, type[encoders.Encoder]] = {
+    "cnn1d": encoders.CNN1d,
+    "cnn1d_norm": encoders.CNN1dNorm,
+    "gru": encoders.GRU,
+    "transformer": encoders.Transformer,
+    "tpn": encoders.TPN,
+    "tpn_mini": encoders.TPNMini,
+}
 
 
 ZOO: Mapping[str, Architecture] = {
@@ -73,6 +87,8 @@ ZOO: Mapping[str, Architecture] = {
     "gru": Architecture("gru", width=32),
     "transformer": Architecture("transformer", width=32),
     "cnn_attention": Architecture(width=32, fusion="attention", hidden=(256, 128)),
+    "tpn": Architecture("tpn", 48, "attention", hidden=(256, 128), units=512),
+    "tpn_mini": Architecture("tpn_mini", 32, "attention", hidden=(256, 128), units=512),
 }
 
 
