@@ -63,9 +63,18 @@ class Model(nn.Module):
 
     embedding_size: int
     head_sizes: tuple[int, ...]
+    feature_sizes: Mapping[Modality, int]  # of the encoders
+    open_to_any: bool  # `join` takes features of modalities that the client does not own
+    unimodal: nn.ModuleDict  # modules that a method adds for single modalities, by modality
     private: nn.ModuleDict  # modules that stay on the client
 
     def forward(self, batch: Batch) -> Output:
+        raise NotImplementedError
+
+    def join(
+        self, features: Mapping[Modality, Tensor], present: Mapping[Modality, Tensor]
+    ) -> Output:
+        """The second half of `forward`: from the encoders' features to the prediction."""
         raise NotImplementedError
 
     @cached_property
@@ -155,6 +164,29 @@ class FleetView(Protocol):
     def holders(self, path: Path) -> int: ...  # clients that own a path
 
 
+Weight = Callable[[Card, Path], float]  # of a client in the mean of a path
+
+
+def uniform(card: Card, path: Path) -> float:
+    return 1.0
+
+
+def samples(card: Card, path: Path) -> float:
+    return float(card.samples)
+
+
+def presence(card: Card, path: Path) -> float:
+    """For what belongs to one modality, the training windows that have it; otherwise all."""
+    modality = modality_of(path)
+    return float(card.samples_by_modality[modality] if modality else card.samples)
+
+
+def modality_of(path: Path) -> Modality:
+    """The modality of an encoder's path or of a method's unimodal module; empty if none."""
+    first, _, rest = path.partition(".")
+    return rest.partition(".")[0] if first in ("encoders", "unimodal") else ""
+
+
 class Replies(Generic[U]):
     """What the clients of a cohort sent, as an aggregator may see it: key-wise over the clients
     that hold a key."""
@@ -171,27 +203,38 @@ class Replies(Generic[U]):
         return self._received
 
     def sum(self, pick: Callable[[U], V]) -> V:
-        return self._fold(pick, lambda total, value, share: total + value, lambda card: 1.0)
+        return self._fold(pick, lambda total, value, share: total + value, uniform)
 
-    def mean(self, pick: Callable[[U], V], *, by_samples: bool) -> V:
-        """The mean over holders, uniform or by training samples: a running mean, exact for one
-        holder and for equal values."""
-        return self._fold(pick, torch.lerp, lambda card: float(card.samples if by_samples else 1))
+    def mean(self, pick: Callable[[U], V], *, by: Weight) -> V:
+        """The mean over holders, weighted by `uniform`, `samples`, `presence`, ...: a running mean,
+        exact for one holder and for equal values. Keys without any weight are left out."""
+        return self._fold(pick, torch.lerp, by)
+
+    def coverage(self, pick: Callable[[U], State]) -> Mapping[Path, float]:
+        """The share of the cohort's training samples that the holders of each path have."""
+        total = sum(card.samples for card, _ in self._received) or 1
+        held: dict[Path, int] = {}
+        for card, up in self._received:
+            held |= {path: held.get(path, 0) + card.samples for path in pick(up)}
+        return {path: n / total for path, n in held.items()}
 
     def _fold(
         self,
         pick: Callable[[U], V],
         join: Callable[[Tensor, Tensor, float], Tensor],
-        weigh: Callable[[Card], float],
+        weigh: Weight,
     ) -> V:
         totals: dict[str, Tensor] = {}
         weights: dict[str, float] = {}
         value: Any = State()
         for card, up in self._received:
-            value, weight = pick(up), weigh(card)
+            value = pick(up)
             for key, part in _parts(value).items():
+                weight = weigh(card, key)
+                if not weight:
+                    continue
                 weights[key] = weights.get(key, 0.0) + weight
-                share = weight / weights[key] if weights[key] else 0.0
+                share = weight / weights[key]
                 totals[key] = join(totals[key], part, share) if key in totals else part
         result: Any = State(totals)
         if not isinstance(value, State):
@@ -250,3 +293,8 @@ class Method(Generic[S, C, D, U]):
 
     def predict(self, client: Client, state: C, batch: Batch) -> Tensor:
         return client.model(batch).prediction
+
+    def views(self, client: Client, state: C, batch: Batch) -> Mapping[str, Tensor]:
+        """What else is recorded at evaluation, by name: other predictions (B, outputs), scored as
+        `metric@name`, and measures (B,), whose mean is `mean@name`."""
+        return {}

@@ -2,7 +2,8 @@
 
 The dataclass is the schema. A field may be a `State` (sent as `field/path`), a `Tensor`, an int,
 float or bool, or a mapping from names to tensors; an optional mapping that is empty is None again.
-`Annotated[Tensor, "classes", "embedding"]` declares a shape by named sizes of the client's card.
+`Annotated[Tensor, "classes", "embedding"]` declares a shape by named sizes of the client's card;
+`Annotated[State, "classes"]` is one such tensor for each of the client's modalities.
 `decode` builds nothing that was not declared and refuses the rest by name.
 """
 
@@ -151,16 +152,14 @@ def check(payload: Any, card: Card, paths: Collection[str] | None = None) -> Non
         return
     for field_name, hint in _schema(payload.__class__).items():
         value = getattr(payload, field_name)
-        if isinstance(value, State):
+        if get_origin(hint) is Annotated and isinstance(value, State):
+            _check_keys(field_name, value, card.modalities, f"a modality of client {card.id}")
+            for modality, tensor in value.items():
+                _check_shape(f"{field_name}/{modality}", tensor, get_args(hint)[1:], card)
+        elif isinstance(value, State):
             _check_paths(field_name, value, card, paths)
         elif isinstance(value, Tensor) and get_origin(hint) is Annotated:
-            expected = tuple(
-                card.sizes[size] if isinstance(size, str) else size for size in get_args(hint)[1:]
-            )
-            if tuple(value.shape) != expected:
-                raise WireError(f"{field_name} has shape {tuple(value.shape)}, declared {expected}")
-            if value.dtype is not torch.float32:
-                raise WireError(f"{field_name} is {value.dtype}, expected torch.float32")
+            _check_shape(field_name, value, get_args(hint)[1:], card)
 
 
 def payload_types(method: type[Method[Any, Any, Any, Any]]) -> tuple[Any, Any, Any, Any]:
@@ -218,13 +217,26 @@ def _refuse_rest(flat: Mapping[str, Tensor]) -> None:
         raise WireError(f"unknown field {', '.join(sorted(flat))}")
 
 
+def _check_shape(name: str, tensor: Tensor, sizes: tuple[str | int, ...], card: Card) -> None:
+    expected = tuple(card.sizes[size] if isinstance(size, str) else size for size in sizes)
+    if tuple(tensor.shape) != expected:
+        raise WireError(f"{name} has shape {tuple(tensor.shape)}, declared {expected}")
+    if tensor.dtype is not torch.float32:
+        raise WireError(f"{name} is {tensor.dtype}, expected torch.float32")
+
+
+def _check_keys(field_name: str, state: State, keys: Collection[str], meaning: str) -> None:
+    """Refuses a State that does not hold exactly these keys."""
+    allowed = frozenset(keys)
+    for key in [key for key in state if key not in allowed]:
+        raise WireError(f"{field_name}/{key} is not {meaning}")
+    for key in [key for key in keys if key not in state]:
+        raise WireError(f"{field_name}/{key} is missing")
+
+
 def _check_paths(field_name: str, state: State, card: Card, paths: Collection[str] | None) -> None:
     if paths is not None:
-        allowed = frozenset(paths)
-        for path in [p for p in state if p not in allowed]:
-            raise WireError(f"{field_name}/{path} is not a path that client {card.id} may send")
-        for path in [p for p in paths if p not in state]:
-            raise WireError(f"{field_name}/{path} is missing")
+        _check_keys(field_name, state, paths, f"a path that client {card.id} may send")
     for path, tensor in state.items():
         if path not in card.params:
             raise WireError(f"{field_name}/{path} is not a path of client {card.id}")

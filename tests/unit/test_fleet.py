@@ -52,7 +52,13 @@ def test_cards_tell_samples_sensors_shapes_and_sizes() -> None:
         {"a": 0},
         {"b": 1},
     ]
-    assert cards[0].sizes == {"classes": 3, "outputs": 3, "embedding": 6}
+    assert cards[0].sizes == {
+        "classes": 3,
+        "outputs": 3,
+        "embedding": 6,
+        "modalities": 2,
+        "features": 8,
+    }
     assert cards[0].params["encoders.a.conv1.weight"] == (5, 2, 4)
     assert cards[0].params["fusion.blocks.b.weight"] == (6, 8)
     assert cards[0].params["head.out.bias"] == (3,)
@@ -65,7 +71,7 @@ def test_cards_tell_samples_sensors_shapes_and_sizes() -> None:
 def test_cards_list_no_buffers_but_the_modules_of_the_method() -> None:
     cards = bound(three(), FedRoD(), models=(TINY_NORM,)).cards
     assert not any("running" in path for path in cards[0].params)
-    assert cards[0].params["private.head.weight"] == (3, 6)
+    assert cards[0].params["private.head.out.weight"] == (3, 6)
 
 
 def test_a_client_gets_its_rows_and_splits() -> None:
@@ -555,7 +561,13 @@ def test_targets_of_other_tasks_pass_through() -> None:
     places = np.random.default_rng(0).standard_normal((10, 2)).astype(np.float32)
     one = bound(replace(three(), target=places, task=Localisation())).client(0, 1)
     assert same_bits(one.train.target, torch.from_numpy(places[:3]))
-    assert one.card.sizes == {"classes": 0, "outputs": 2, "embedding": 6}
+    assert one.card.sizes == {
+        "classes": 0,
+        "outputs": 2,
+        "embedding": 6,
+        "modalities": 2,
+        "features": 8,
+    }
 
 
 @pytest.mark.parametrize(

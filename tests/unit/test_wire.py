@@ -365,6 +365,32 @@ def test_declared_shapes_are_those_of_the_card() -> None:
         check(Shaped(c=right.c, fixed=random(3, 3)), card())
 
 
+@dataclass(frozen=True)
+class ByModality:
+    sums: Annotated[State, "classes", 2]
+
+
+@pytest.mark.parametrize(
+    ("sums", "message"),
+    [
+        ({"a": random(3, 2)}, ""),
+        ({}, "sums/a is missing"),
+        ({"a": random(3, 2), "b": random(3, 2)}, "sums/b is not a modality of client 0"),
+        ({"a": random(2, 2)}, r"sums/a has shape \(2, 2\), declared \(3, 2\)"),
+        ({"a": random(3, 2).double()}, "sums/a is torch.float64"),
+        ({"a": random(3, 2) / 0}, "sums/a holds NaN or Inf"),
+    ],
+)
+def test_a_state_by_modality_has_one_declared_tensor_for_each_of_the_card(
+    sums: dict[str, Tensor], message: str
+) -> None:
+    sent = decode(encode(ByModality(State(sums))).data, ByModality)
+    if not message:
+        return check(sent, card(), ())
+    with pytest.raises(WireError, match=message):
+        check(sent, card(), ())
+
+
 @pytest.mark.parametrize("tensor", [torch.zeros(9), torch.zeros(4).double()])
 def test_a_bare_state_is_held_to_the_card(tensor: Tensor) -> None:
     with pytest.raises(WireError):

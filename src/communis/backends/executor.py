@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 
-from communis.core import Batch, Client, CommunisError, Samples
+from communis.core import Batch, Client, CommunisError, Samples, Score
 from communis.exchange import Answer, Ask, Scored
 from communis.fleet import AnyMethod, BoundFleet
 from communis.wire import decode, encode, payload_types
@@ -107,14 +108,46 @@ class Executor:
         ):
             if not len(samples):
                 continue
-            predictions, targets = [], []
-            for indices in torch.split(torch.arange(len(samples)), EVAL_BATCH):
-                batch = only(samples.batch(indices), subset)
-                predictions.append(self.method.predict(client, state, batch))
-                targets.append(batch.target)
-            for score in client.task.scores(torch.cat(predictions).cpu(), torch.cat(targets).cpu()):
-                own = subset == client.card.modalities
+            own = subset == client.card.modalities
+            for score in self._scored(client, state, samples, subset, views=own):
                 yield Scored(client.card.id, split, "+".join(subset), own, score)
+
+    def _scored(
+        self, client: Client, state: Any, samples: Samples, subset: Sequence[str], views: bool
+    ) -> Iterator[Score]:
+        """The scores of the method's prediction and, with `views`, of what else it has to say."""
+        found: dict[str, list[torch.Tensor]] = defaultdict(list)
+        for indices in torch.split(torch.arange(len(samples)), EVAL_BATCH):
+            batch = only(samples.batch(indices), subset)
+            there = torch.stack(list(batch.present.values())).sum(0)
+            said = {"": self.method.predict(client, state, batch)}
+            if views:
+                said |= self.method.views(client, state, batch)
+                said["available"] = there.float()
+            for name, value in said.items():
+                known = value if value.ndim == 1 else guessed(value, there > 0, client)
+                found[name].append(known.cpu())
+        for name, parts in found.items():
+            values = torch.cat(parts)
+            if values.ndim == 1:
+                yield Score(f"mean@{name}", float(values.double().mean()), support=len(values))
+            elif not name:
+                yield from client.task.scores(values, samples.target.cpu())
+            else:
+                for score in client.task.scores(values, samples.target.cpu()):
+                    if score.label < 0:
+                        yield replace(score, metric=f"{score.metric}@{name}")
+
+
+def guessed(prediction: torch.Tensor, seen: torch.Tensor, client: Client) -> torch.Tensor:
+    """A window that no sensor saw is given the client's own class frequencies in training, so the
+    prediction is its most frequent class, whatever a method would make of nothing."""
+    classes = client.task.classes
+    if not classes or classes != client.task.outputs or bool(seen.all()):
+        return prediction
+    counts = torch.bincount(client.task.labels(client.train.target), minlength=classes)
+    frequencies = ((counts + 1) / (counts.sum() + classes)).log().to(prediction)
+    return torch.where(seen[:, None], prediction, frequencies)
 
 
 def subsets_of(modalities: Sequence[str], which: str) -> list[tuple[str, ...]]:

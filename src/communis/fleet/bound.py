@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -98,6 +99,8 @@ class BoundFleet:
                     "windows": card.samples,
                     "windows_by_sensor": dict(card.samples_by_modality),
                     "model": card.model,
+                    "parameters": _numbers(card, ""),
+                    "private": _numbers(card, "private."),
                     "device": card.device,
                     "detail": "coarse" if card.id < len(coarse) and coarse[card.id] else "dense",
                 }
@@ -142,6 +145,8 @@ class BoundFleet:
                 "classes": self.task.classes,
                 "outputs": self.task.outputs,
                 "embedding": model.embedding_size,
+                "modalities": len(self.fleet.union),
+                "features": max(model.feature_sizes.values()),
             }
             paths = {path: tuple(p.shape) for path, p in model.by_path[0].items()}
             initial = State.of(model) | State.buffers(model)
@@ -160,3 +165,8 @@ class BoundFleet:
                 self._cached_bytes -= sum(samples.nbytes for samples in oldest)
         self._cache.move_to_end(id)
         return self._cache[id]
+
+
+def _numbers(card: Card, prefix: str) -> int:
+    """How many parameters the paths with this prefix have."""
+    return sum(math.prod(shape) for path, shape in card.params.items() if path.startswith(prefix))

@@ -4,14 +4,30 @@ https://arxiv.org/abs/1602.05629
 Names follow the paper: w the model, n_k a client's samples.
 Deviation: the mean runs key-wise over the clients that own a path, so clients may lack modalities.
 Deviation: buffers (BatchNorm statistics) are not averaged; they stay with their client.
+Beyond the paper: `ema` smooths the encoders as FedDUET's Algorithm 1 does for every method.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, Literal
 
-from communis.core import Card, Client, FleetView, Method, Replies
+import torch
+
+from communis.core import (
+    Card,
+    Client,
+    CommunisError,
+    FleetView,
+    Method,
+    Replies,
+    Weight,
+    modality_of,
+    presence,
+    samples,
+    uniform,
+)
 from communis.local import Recipe
 from communis.state import State
 
@@ -32,10 +48,18 @@ class Up:
 
 
 @dataclass(frozen=True)
-class FedAvg(Recipe, Method[Server, State, Down, Up]):
-    """Every client trains the common model; the server takes the mean, weighted by samples."""
+class Averaging(Recipe):
+    """What methods that average parameters have in common."""
 
     uniform: bool = False  # weigh all clients alike instead of by samples
+    ema: Literal["none", "coverage", "const"] = "none"  # how far encoders move towards their mean:
+    # all the way; as far as their holders' share of the cohort's samples; or by `r`
+    r: float = 0.9  # with ema = "const"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.r <= 1:
+            raise CommunisError(f"r is a share in (0, 1], got {self.r}")
 
     def shares(self, path: str) -> bool:
         """Whether a path is federated; the others stay with their client, as buffers do."""
@@ -43,6 +67,42 @@ class FedAvg(Recipe, Method[Server, State, Down, Up]):
 
     def shared(self, paths: Iterable[str]) -> list[str]:
         return [path for path in paths if self.shares(path)]
+
+    def keep(self, client: Client) -> State:
+        """The private part of the client's model."""
+        private = [path for path in client.card.params if not self.shares(path)]
+        return State.of(client.model, private) | State.buffers(client.model)
+
+    def send(self, client: Client) -> State:
+        """The federated part of the client's model."""
+        return State.of(client.model, self.shared(client.card.params))
+
+    def merge(self, w: State, ups: Replies[Any]) -> State:
+        """The mean of the `w` that clients sent; what nobody sent stays.
+
+        With `ema`, what belongs to modality m is weighted by the windows that have it, n_{k,m}, and
+        becomes (1 - r_m) old + r_m mean.
+        """
+        by: Weight = uniform if self.uniform else samples if self.ema == "none" else presence
+        means = ups.mean(_w, by=by)
+        if self.ema == "none":
+            return w | means
+        covered = ups.coverage(_w)
+        moved = {}
+        for path, mean in means.items():
+            r_m = self.r if self.ema == "const" else covered[path]
+            moved[path] = torch.lerp(w[path], mean, r_m) if modality_of(path) else mean
+        return w | moved
+
+
+def _w(up: Any) -> State:
+    sent: State = up.w
+    return sent
+
+
+@dataclass(frozen=True)
+class FedAvg(Averaging, Method[Server, State, Down, Up]):
+    """Every client trains the common model; the server takes the mean, weighted by samples."""
 
     def sends(self, card: Card) -> list[str]:
         return self.shared(card.params)
@@ -53,11 +113,6 @@ class FedAvg(Recipe, Method[Server, State, Down, Up]):
     def start_client(self, client: Client) -> State:
         return self.keep(client)
 
-    def keep(self, client: Client) -> State:
-        """The private part of the client's model."""
-        private = [path for path in client.card.params if not self.shares(path)]
-        return State.of(client.model, private) | State.buffers(client.model)
-
     def down(self, server: Server, card: Card) -> Down:
         return Down(w=server.w.pick(card.params))
 
@@ -67,8 +122,7 @@ class FedAvg(Recipe, Method[Server, State, Down, Up]):
 
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
         self.train(client)  # ClientUpdate(k, w)
-        return self.keep(client), Up(w=State.of(client.model, self.sends(client.card)))
+        return self.keep(client), Up(w=self.send(client))
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
-        mean = ups.mean(lambda up: up.w, by_samples=not self.uniform)  # sum_k n_k/n w_k
-        return Server(w=server.w | mean)
+        return Server(w=self.merge(server.w, ups))  # sum_k n_k/n w_k

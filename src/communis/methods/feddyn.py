@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from communis.core import Card, Client, CommunisError, FleetView, Method, Model, Replies
+from communis.core import Card, Client, CommunisError, FleetView, Method, Model, Replies, uniform
 from communis.local import Recipe
 from communis.state import State
 
@@ -85,7 +85,7 @@ class FedDyn(Recipe, Method[Server, Private, Down, Up]):
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         h = server.h - ups.sum(lambda up: up.dtheta) / server.m * self.alpha
-        mean = server.theta + ups.mean(lambda up: up.dtheta, by_samples=False)
+        mean = server.theta + ups.mean(lambda up: up.dtheta, by=uniform)
         heard = ups.sum(lambda up: up.dtheta)
         theta = mean - h.pick(heard) / self.alpha
         return Server(theta=theta, h=h, m=server.m)

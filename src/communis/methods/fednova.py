@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from communis.core import Card, Client, CommunisError, FleetView, Method, Replies
+from communis.core import Card, Client, CommunisError, FleetView, Method, Replies, samples
 from communis.local import Recipe
 from communis.state import State
 
@@ -74,8 +74,8 @@ class FedNova(Recipe, Method[Server, State, Down, Up]):
             raise CommunisError(f"a_1 is {up.a_1}; a client takes at least one step")
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
-        d = ups.mean(lambda up: up.d, by_samples=True)  # sum_i p_i d_i
-        tau_eff = ups.mean(_a_1, by_samples=True)  # sum_i p_i |a_i|_1
+        d = ups.mean(lambda up: up.d, by=samples)  # sum_i p_i d_i
+        tau_eff = ups.mean(_a_1, by=samples)  # sum_i p_i |a_i|_1
         return Server(x=server.x - d * tau_eff)
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 
-from communis.core import Card, Client, CommunisError, FleetView, Method, Replies
+from communis.core import Card, Client, CommunisError, FleetView, Method, Replies, uniform
 from communis.local import Recipe
 from communis.state import State
 
@@ -70,7 +70,7 @@ class FedOpt(Recipe, Method[Server, State, Down, Up]):
         return State.buffers(client.model), Up(Delta=State.of(client.model) - down.x)
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
-        Delta = ups.mean(lambda up: up.Delta, by_samples=False)
+        Delta = ups.mean(lambda up: up.Delta, by=uniform)
         m = server.m.pick(Delta) * self.beta1 + Delta * (1 - self.beta1)
         square = Delta * Delta
         if self.server == "adam":

@@ -19,6 +19,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
+from communis import needs
 from communis.core import (
     Batch,
     Card,
@@ -75,10 +76,7 @@ class FedProto(Recipe, Method[Server, Private, Down, Up]):
 
     def start_server(self, fleet: FleetView) -> Server:
         sizes = sorted({card.sizes["embedding"] for card in fleet.cards})
-        if not fleet.task.classes or fleet.task.classes != fleet.task.outputs:
-            raise CommunisError(
-                "fedproto needs a classification or counting task: a prototype belongs to a class"
-            )
+        needs.classes(fleet, "fedproto", "a prototype belongs to a class")
         if len(sizes) != 1:
             raise CommunisError(f"fedproto needs one embedding size for all clients, got {sizes}")
         return Server(

@@ -34,4 +34,4 @@ class FedProx(FedAvg):
                     p.grad.add_(p.detach() - down.w[path], alpha=self.mu)
 
         self.train(client, adjust=adjust if self.mu else None)
-        return self.keep(client), Up(w=State.of(client.model, self.sends(client.card)))
+        return self.keep(client), Up(w=self.send(client))

@@ -30,4 +30,4 @@ class FedRep(FedPer):
         h = [path for path in client.card.params if path not in phi]
         self.train(client, paths=h, epochs=self.head_epochs)
         self.train(client, paths=phi)
-        return self.keep(client), Up(w=State.of(client.model, phi))
+        return self.keep(client), Up(w=self.send(client))

@@ -2,7 +2,8 @@
 https://arxiv.org/abs/2107.00778
 
 Names follow the paper: G-head shared, P-head personal.
-Deviation: the personalised head is linear; the paper's hypernetwork variant is not offered.
+Deviation: the personalised head is linear, or with `deep` like the shared one; the paper's
+hypernetwork variant is not offered.
 Deviation: the class-balanced loss of the G-head is balanced softmax (Ren et al. 2020), one of the
 paper's options.
 """
@@ -13,10 +14,12 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from communis.core import Batch, Client, CommunisError, FleetView, Model, Output, Task
+from communis import needs
+from communis.core import Batch, Client, FleetView, Model, Output, Task
 from communis.methods.fedavg import Down, FedAvg, Server, Up
+from communis.models.network import MLP
 from communis.state import State
 
 
@@ -25,14 +28,14 @@ class FedRoD(FedAvg):
     """The shared head learns balanced classes, the personal head what is special here; predictions
     add both logits."""
 
+    deep: bool = False  # a personal head with the hidden layers of the shared one, not a linear one
+
     def equip(self, model: Model, task: Task) -> None:
-        model.private["head"] = nn.Linear(model.embedding_size, task.outputs)
+        linear = (model.embedding_size, task.outputs)
+        model.private["head"] = MLP(model.head_sizes if self.deep else linear)
 
     def start_server(self, fleet: FleetView) -> Server:
-        if not fleet.task.classes or fleet.task.classes != fleet.task.outputs:
-            raise CommunisError(
-                "fedrod balances classes: it needs a classification or counting task"
-            )
+        needs.classes(fleet, "fedrod", "it balances classes")
         return super().start_server(fleet)
 
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
@@ -46,7 +49,7 @@ class FedRoD(FedAvg):
             return F.cross_entropy(z_G + log_prior, y) + F.cross_entropy(z_G.detach() + z_P, y)
 
         self.train(client, loss=loss)
-        return self.keep(client), Up(w=State.of(client.model, self.sends(client.card)))
+        return self.keep(client), Up(w=self.send(client))
 
     def predict(self, client: Client, state: State, batch: Batch) -> Tensor:
         output = client.model(batch)

@@ -18,20 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from communis.core import Batch, Card, Client, CommunisError, FleetView, Method, Output, Replies
-from communis.local import Recipe
-from communis.methods.fedavg import Down, Server, Up
+from communis.core import Batch, Client, CommunisError, Output
+from communis.methods.fedavg import Down, FedAvg, Up
 from communis.state import State
 
 
 @dataclass(frozen=True)
-class Private:
-    prev: State  # parameters after the client's last round; empty before
-    buffers: State
-
-
-@dataclass(frozen=True)
-class Moon(Recipe, Method[Server, Private, Down, Up]):
+class Moon(FedAvg):
     """FedAvg whose clients keep their representation near the common model's and away from their
     own last one."""
 
@@ -43,23 +36,17 @@ class Moon(Recipe, Method[Server, Private, Down, Up]):
         if self.mu < 0 or self.tau <= 0:
             raise CommunisError(f"moon needs mu >= 0 and tau > 0, got {self.mu} and {self.tau}")
 
-    def start_server(self, fleet: FleetView) -> Server:
-        return Server(w=fleet.params)
+    def start_client(self, client: Client) -> State:
+        return State.buffers(client.model)
 
-    def start_client(self, client: Client) -> Private:
-        return Private(prev=State(), buffers=State.buffers(client.model))
+    def keep(self, client: Client) -> State:
+        """The last local model; what `adopt` receives takes the place of its parameters."""
+        return State.of(client.model) | State.buffers(client.model)
 
-    def down(self, server: Server, card: Card) -> Down:
-        return Down(w=server.w.pick(card.params))
-
-    def adopt(self, client: Client, state: Private, down: Down) -> Private:
-        (state.buffers | down.w).load_into(client.model)
-        return state
-
-    def local(self, client: Client, state: Private, down: Down) -> tuple[Private, Up]:
+    def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
         glob = copy.deepcopy(client.model).eval()
         prev = copy.deepcopy(glob)
-        state.prev.load_into(prev)
+        state.load_into(prev)
 
         def loss(output: Output, batch: Batch) -> Tensor:
             with torch.no_grad():
@@ -70,8 +57,4 @@ class Moon(Recipe, Method[Server, Private, Down, Up]):
             return client.task.loss(output.prediction, batch.target) + self.mu * contrast
 
         self.train(client, loss=loss if self.mu else None)
-        w = State.of(client.model)
-        return Private(prev=w, buffers=State.buffers(client.model)), Up(w=w)
-
-    def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
-        return Server(w=server.w | ups.mean(lambda up: up.w, by_samples=True))
+        return self.keep(client), Up(w=self.send(client))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from communis.core import Card, Client, CommunisError, FleetView, Method, Model, Replies
+from communis.core import Card, Client, CommunisError, FleetView, Method, Model, Replies, uniform
 from communis.local import Recipe
 from communis.state import State
 
@@ -89,6 +89,6 @@ class Scaffold(Recipe, Method[Server, Private, Down, Up]):
         return Private(c_new, State.buffers(client.model)), up
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
-        dx = ups.mean(lambda up: up.dy, by_samples=False)  # line 16: 1/|S|
+        dx = ups.mean(lambda up: up.dy, by=uniform)  # line 16: 1/|S|
         dc = ups.sum(lambda up: up.dc) / server.N  # line 17: |S|/N of the mean
         return Server(x=server.x + dx * self.lr_server, c=server.c + dc, N=server.N)

@@ -104,8 +104,8 @@ def test_personal_loss_is_plain() -> None:
     probability = (output.prediction + model.private["head"](output.embedding)).softmax(1)
     error = (probability - F.one_hot(batch.target, 3)) / len(batch)
     expected = {
-        "private.head.weight": model.private["head"].weight - error.T @ output.embedding,
-        "private.head.bias": model.private["head"].bias - error.sum(0),
+        "private.head.out.weight": model.private["head"].out.weight - error.T @ output.embedding,
+        "private.head.out.bias": model.private["head"].out.bias - error.sum(0),
     }
     assert near(game.states[1], expected)
 
@@ -130,7 +130,7 @@ def test_prediction_adds_both_heads() -> None:
     client, state, _ = game.receive(0, 2)
     batch = client.test.batch(torch.arange(3))
     output = client.model(batch)
-    weight, bias = state["private.head.weight"], state["private.head.bias"]
+    weight, bias = state["private.head.out.weight"], state["private.head.out.bias"]
     expected = output.prediction + output.embedding @ weight.T + bias
     assert torch.allclose(game.method.predict(client, state, batch), expected, atol=1e-6)
 
@@ -142,7 +142,7 @@ def test_personal_head_is_on_no_wire() -> None:
         sent |= {path for message in messages.values() for path in paths(message)}
     assert sent
     assert not any(is_private(path) for path in sent)
-    assert set(game.states[0]) == {"private.head.weight", "private.head.bias"}
+    assert set(game.states[0]) == {"private.head.out.weight", "private.head.out.bias"}
 
 
 def test_one_client() -> None:

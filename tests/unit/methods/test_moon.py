@@ -62,7 +62,7 @@ def test_two_rounds_by_hand() -> None:
             ends[i] = descend(fill(model, w), batches(client, epochs=2), lr, slope)
         w, prev = {k: 0.4 * ends[0][k] + 0.6 * ends[1][k] for k in w}, ends
     assert near(game.server.w, w, atol=1e-5)
-    assert all(near(game.states[i].prev, prev[i], atol=1e-5) for i in (0, 1))
+    assert all(near(game.states[i], prev[i], atol=1e-5) for i in (0, 1))
     plain = play(fleet(), FedAvg(lr=lr, epochs=2), rounds=2)
     assert apart(w, plain.server.w) > 1e-4  # the contrast is seen
 
@@ -100,10 +100,10 @@ def test_previous_model_is_the_last_local_one() -> None:
     """Also when rounds lie between: it waits, bit for bit, with the client."""
     game = play(fleet(), Moon(lr=0.3), rounds=1)
     last = game.models[1]
-    assert same(game.states[1].prev, last)
+    assert same(game.states[1], last)
     game.round([0])
-    assert same(game.states[1].prev, last)
-    assert not same(game.states[0].prev, last)
+    assert same(game.states[1], last)
+    assert not same(game.states[0], last)
 
 
 def test_the_contrast_models_are_left_alone() -> None:
@@ -111,9 +111,9 @@ def test_the_contrast_models_are_left_alone() -> None:
     the downlink keep their bits."""
     game = play(fleet(), Moon(lr=0.3), rounds=1)
     client, state, down = game.receive(0, 2)
-    prev, received = state.prev.map(torch.clone), down.w.map(torch.clone)
+    prev, received = state.map(torch.clone), down.w.map(torch.clone)
     game.method.local(client, state, down)
-    assert same(state.prev, prev)
+    assert same(state, prev)
     assert same(down.w, received)
 
 

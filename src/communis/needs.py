@@ -1,0 +1,39 @@
+"""What a method needs of a fleet, refused in words where it is not so."""
+
+from __future__ import annotations
+
+from communis.core import CommunisError, FleetView
+
+SHOWN = 8  # clients named in a message
+
+
+def classes(fleet: FleetView, method: str, why: str) -> None:
+    """The task is to predict one class."""
+    if not fleet.task.classes or fleet.task.classes != fleet.task.outputs:
+        raise CommunisError(f"{method} needs a classification or counting task: {why}")
+
+
+def local_data(fleet: FleetView, part: str, mend: str) -> None:
+    """Every client has a training window."""
+    empty = [str(card.id) for card in fleet.cards if not card.samples]
+    if empty:
+        more = f" and {len(empty) - SHOWN} more" if len(empty) > SHOWN else ""
+        raise CommunisError(
+            f"{part} is trained on a client's own windows, but client "
+            f"{', '.join(empty[:SHOWN])}{more} has none that a sensor saw: give it data (fewer "
+            f"clients in [partition], other shares in [data], less dropout), or {mend}"
+        )
+
+
+def held_modalities(fleet: FleetView, part: str) -> None:
+    """Every modality that a client owns is there in some training window of the fleet."""
+    windows: dict[str, int] = {}
+    for card in fleet.cards:
+        for m, n in card.samples_by_modality.items():
+            windows[m] = windows.get(m, 0) + n
+    unheld = sorted(m for m, n in windows.items() if not n)
+    if unheld:
+        raise CommunisError(
+            f"no client has a training window with {', '.join(unheld)}, so {part} would stay as it "
+            "began: take it out of the sensors in [fleet] roles or [data], or lessen the dropout"
+        )

@@ -1,0 +1,93 @@
+"""Evaluation on the client: what is scored, windows that no sensor saw, other views."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from communis import Batch, Client, FedAvg, Plan, Run, State
+from communis.backends.executor import guessed
+from communis.tasks import Localisation
+from tests.unit.small import TINY, bound, client, windows
+
+TARGET = np.array([0, 2, 2, 1, 2, 0, 1, 2, 0, 0])  # in training the most frequent class is 2
+
+
+def some_unseen(**changes: Any) -> Any:
+    """Five windows to train, five to test; no sensor saw the last two."""
+    seen = np.arange(10) < 8
+    present = {"a": seen, "b": seen & (np.arange(10) != 6)}
+    return windows((0,) * 5 + (2,) * 5, present=present, target=TARGET, **changes)
+
+
+@dataclass(frozen=True)
+class Sure(FedAvg):
+    """Says class 1 whatever happens; its views say class 0, and the index of the window's class."""
+
+    def predict(self, client: Client, state: State, batch: Batch) -> Tensor:
+        return F.one_hot(torch.ones(len(batch), dtype=torch.long), 3).float() * 9
+
+    def views(self, client: Client, state: State, batch: Batch) -> Mapping[str, Tensor]:
+        zero = F.one_hot(torch.zeros(len(batch), dtype=torch.long), 3).float()
+        return {"other": zero, "target": batch.target.float()}
+
+
+def scores(method: Any, **changes: Any) -> dict[tuple[str, str, int], float]:
+    plan = Plan(rounds=1, workers=1)
+    with Run(bound(some_unseen(**changes), method).fleet, method, plan) as run:
+        list(run)
+        table = run.scores()
+    table = table[table["split"] == "test"]
+    keys = zip(table["subset"], table["metric"], table["class"], strict=True)
+    return dict(zip(keys, table["value"], strict=True))
+
+
+def test_a_window_that_no_sensor_saw_gets_the_most_frequent_class() -> None:
+    """With its frequencies (1 + count) / (5 + 3); the others keep what the method says."""
+    made = client(some_unseen())
+    seen = torch.tensor([True, False])
+    prediction = torch.tensor([[1.0, 2.0, 3.0], [9.0, float("nan"), 0.0]])
+    found = guessed(prediction, seen, made)
+    assert torch.equal(found[0], prediction[0])
+    assert found[1].exp().tolist() == pytest.approx([2 / 8, 2 / 8, 4 / 8])
+
+
+def test_every_method_is_scored_so() -> None:
+    """Test classes 0, 1, 2, 0, 0: class 1 is said of the first three, class 2 of the unseen two. A
+    sensor alone is also unseen where only the others were there."""
+    found = scores(Sure())
+    assert found["a+b", "accuracy", -1] == pytest.approx(1 / 5)
+    assert found["a", "accuracy", -1] == pytest.approx(1 / 5)
+    assert found["b", "accuracy", -1] == pytest.approx(0 / 5)
+    assert found["a+b", "accuracy@other", -1] == pytest.approx(1 / 5)
+
+
+def test_views_and_measures_are_scored_with_all_sensors_only() -> None:
+    found = scores(Sure())
+    assert found["a+b", "mean@target", -1] == pytest.approx(np.mean([0, 1, 2, 0, 0]))
+    assert found["a+b", "mean@available", -1] == pytest.approx((2 + 1 + 2 + 0 + 0) / 5)
+    viewed = {subset for subset, metric, _ in found if "@" in metric}
+    assert viewed == {"a+b"}
+    assert not [metric for _, metric, label in found if "@" in metric and label >= 0]
+    assert ("a+b", "nll@other", -1) in found
+
+
+def test_records_hold_views_too(tmp_path: Path) -> None:
+    with Run(bound(some_unseen(), Sure()).fleet, Sure(), Plan(rounds=1), folder=tmp_path) as run:
+        (record,) = list(run)
+    assert {"test.mean@target", "test.macro_f1@other", "test.macro_f1"} <= set(record.scores)
+
+
+def test_tasks_without_one_class_are_left_alone() -> None:
+    place = np.zeros((10, 2), np.float32)
+    made = client(some_unseen() and windows(task=Localisation(2), target=place), models=(TINY,))
+    prediction = torch.ones(2, 2)
+    assert guessed(prediction, torch.tensor([False, False]), made) is prediction
