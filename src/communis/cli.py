@@ -1,10 +1,11 @@
-"""The command line: run, compare, resume, report, methods, data, extras."""
+"""The command line: run, compare, resume, report, methods, presets, data, extras."""
 
 from __future__ import annotations
 
 import importlib
 import logging
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -15,13 +16,14 @@ from rich.table import Table
 
 from communis import cli_data, jobs, plugins
 from communis import config as configs
-from communis.compare import collect, rows
+from communis.compare import collect
 from communis.core import CommunisError
 from communis.extras import EXTRAS, command
 from communis.jobs import Job
+from communis.metrics.selection import Select
 from communis.report import page
 from communis.report.words import default_metric
-from communis.terminal import Said, comparison, err, out, say
+from communis.terminal import Said, err, out, results, say
 
 app = typer.Typer(
     help="Train models across fleets whose devices sense differently.",
@@ -59,6 +61,15 @@ Settings = Annotated[
 Folder = Annotated[Path, typer.Option("--into", help="Where run folders are made.")]
 Name = Annotated[str, typer.Option(help="Name of the run's folder; the configuration's if empty.")]
 Metric = Annotated[str, typer.Option(help="The score to judge by, e.g. accuracy or macro_f1.")]
+
+Selection = Annotated[
+    Select,
+    typer.Option(
+        "--select",
+        help="The round whose test scores rank methods: the last; the common one with the best "
+        "mean validation score; every client's own best, which favours personalised methods.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")]
 
@@ -67,9 +78,11 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, fo
 def run(
     source: Where,
     settings: Settings = None,
+    cell: Annotated[str, typer.Option(help="The cell of a grid, e.g. severe/moderate.")] = "",
     into: Folder = Path("runs"),
     name: Name = "",
     metric: Metric = "",
+    select: Selection = "last",
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -77,54 +90,74 @@ def run(
 
     Example: communis run watch --set method.name=fedproto --set run.rounds=10
     """
-    config = configs.load(source, settings or ())
-    default = f"{config.name}-{config.method_name.rpartition(':')[2]}"
+    config = configs.load(source, settings or (), cell)
+    default = "-".join([config.name, *config.cell.values(), config.label])
     folder = jobs.place(into, name) if name else jobs.free(jobs.place(into, default))
     if (folder / "config.toml").exists():
         raise CommunisError(
             f"{folder} holds a run already: continue it with `communis resume {folder}`, "
             "or choose another --name"
         )
-    jobs.carry_out([Job(config, folder)], folder, metric, quiet, json)
-    jobs.conclude([folder], folder, metric, config.name, quiet, json)
+    jobs.carry_out([Job(config, folder, source)], folder, metric, quiet, json)
+    jobs.conclude([folder], folder, metric, select, config.name, quiet, json)
 
 
 @app.command()
 def compare(
-    methods: Annotated[list[str], typer.Argument(help="Two or more methods; see `methods`.")],
-    on: Annotated[str, typer.Option("--on", help="A TOML file or a preset.")] = "watch",
+    methods: Annotated[
+        list[str] | None,
+        typer.Argument(help="Methods (see `methods`) or variants of the file; else its own list."),
+    ] = None,
+    on: Annotated[
+        str, typer.Option("--on", help="A TOML file or a preset; see `presets`.")
+    ] = "watch",
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from the file's own.")] = 3,
     settings: Settings = None,
+    cell: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this cell of the grid, e.g. severe/moderate (repeatable)."),
+    ] = None,
     into: Folder = Path("runs"),
     name: Name = "",
     metric: Metric = "",
+    select: Selection = "last",
     fresh: Annotated[bool, typer.Option("--fresh", help="Remove earlier results first.")] = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Run several methods on the same fleet with paired seeds and say which differences count.
 
-    Finished runs in the folder are kept, so the same command continues after an interruption.
+    A file with a grid is run in all its cells. Finished runs in the folder are kept, so the same
+    command continues after an interruption.
 
     Example: communis compare fedavg fedper fedproto local --on watch --seeds 5
     """
-    base = configs.load(on, settings or ())
+    found = configs.cells(on, settings or (), methods or ())
+    chosen = [configs.pick(found, name, on) for name in dict.fromkeys(cell or found)]
+    base = chosen[0]
+    if not base.compare:
+        raise CommunisError(
+            f"{on}: no methods to compare: name them, as in `communis compare fedavg local --on "
+            f'{on}`, or list them in the file, as in compare = ["fedavg", "local"]'
+        )
     home = jobs.place(into, name or f"{base.name}-compare")
     todo = []
     for seed in range(base.seed, base.seed + seeds):
-        for method in dict.fromkeys(methods):
-            config = replace(base, method={**base.method, "name": method}, seed=seed)
-            label = method.rpartition(":")[2]
-            todo.append(Job(config, home / label / f"seed{seed}"))
+        for config in chosen:  # methods innermost: they share a fleet
+            place = home / "-".join(config.cell.values())
+            for method in dict.fromkeys(base.compare):
+                run = replace(config.under(method), seed=seed)
+                todo.append(Job(run, place / run.label / f"seed{seed}", on))
     jobs.prepare(todo, fresh)
     jobs.carry_out(todo, home, metric, quiet, json)
-    jobs.conclude([job.folder for job in todo], home, metric, base.name, quiet, json)
+    jobs.conclude([job.folder for job in todo], home, metric, select, base.name, quiet, json)
 
 
 @app.command()
 def resume(
     folder: Annotated[Path, typer.Argument(help="A run's folder, or a comparison's.")],
     metric: Metric = "",
+    select: Selection = "last",
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -133,8 +166,9 @@ def resume(
     if not found:
         raise CommunisError(f"{folder}: no run to resume here (no config.toml)")
     todo = [Job(configs.load(str(path / "config.toml")), path) for path in found]
+    todo.sort(key=lambda job: (job.config.seed, *job.config.cell.values()))  # by shared fleets
     jobs.carry_out(todo, folder, metric, quiet, json)
-    jobs.conclude(found, folder, metric, todo[0].config.name, quiet, json)
+    jobs.conclude(found, folder, metric, select, todo[0].config.name, quiet, json)
 
 
 @app.command()
@@ -144,16 +178,17 @@ def report(
         "report.html"
     ),
     metric: Metric = "",
+    select: Selection = "last",
     json: Json = False,
 ) -> None:
     """Write one HTML file with the tables and curves of finished runs."""
     runs = collect(folders)
     chosen = metric or default_metric(runs)
-    page.write(runs, output, chosen, f"communis: {', '.join(str(f) for f in folders)}")
+    page.write(runs, output, chosen, f"communis: {', '.join(map(str, folders))}", select)
     if json:
         say({"event": "report", "path": str(output)})
     else:
-        out.print(comparison(rows(runs, chosen), chosen))
+        out.print(results(runs, chosen, select))
         out.print(f"report: {output}")
 
 
@@ -168,13 +203,18 @@ def methods(
     entries = {n: _about(plugins.find("methods", n)) for n in plugins.names("methods")}
     if json:
         return say({"event": "methods", "methods": entries})
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("method")
-    table.add_column("what it does")
-    for key, text in entries.items():
-        table.add_row(key, text)
-    out.print(table)
+    out.print(_table(("method", "what it does"), entries.items()))
     out.print("\nSettings of one: communis methods NAME")
+
+
+@app.command()
+def presets(json: Json = False) -> None:
+    """List the experiments that come along."""
+    entries = {name: configs.about(name) for name in configs.presets()}
+    if json:
+        return say({"event": "presets", "presets": entries})
+    out.print(_table(("preset", "what it is"), entries.items()))
+    out.print("\nRun one: communis run NAME. Compare methods on it: communis compare --on NAME.")
 
 
 @app.command()
@@ -182,12 +222,8 @@ def extras(json: Json = False) -> None:
     """List the optional parts, what they are for and which are installed."""
     if json:
         return say({"event": "extras", "extras": {n: e.installed for n, e in EXTRAS.items()}})
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("extra", "installed", "for", "install with"):
-        table.add_column(column)
-    for name, extra in EXTRAS.items():
-        table.add_row(name, "yes" if extra.installed else "no", extra.purpose, command(name))
-    out.print(table)
+    lines = [(n, "yes" if e.installed else "no", e.purpose, command(n)) for n, e in EXTRAS.items()]
+    out.print(_table(("extra", "installed", "for", "install with"), lines))
 
 
 def main() -> None:
@@ -216,13 +252,16 @@ def _method(name: str, json: bool) -> None:
         }
         return say({"event": "method", "method": name, "settings": about})
     out.print((importlib.import_module(kind.__module__).__doc__ or "").strip())
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("setting", "default", "meaning"):
-        table.add_column(column)
-    for key, (default, text) in found.items():
-        table.add_row(f"method.{key}", repr(default), text)
+    lines = [(f"method.{key}", repr(default), text) for key, (default, text) in found.items()]
     out.print()
-    out.print(table)
+    out.print(_table(("setting", "default", "meaning"), lines))
+
+
+def _table(columns: Iterable[str], lines: Iterable[Iterable[str]]) -> Table:
+    table = Table(*columns, box=None, header_style="bold", pad_edge=False)
+    for line in lines:
+        table.add_row(*line)
+    return table
 
 
 if __name__ == "__main__":

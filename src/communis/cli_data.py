@@ -17,6 +17,7 @@ from communis.core import CommunisError
 from communis.doctor import Finding, examine
 from communis.extras import EXTRAS, command
 from communis.fetch import adopt, fetch
+from communis.fleet.gaps import trace_of
 from communis.own.guess import write_manifest
 from communis.own.manifest import NAME as MANIFEST
 from communis.recordings.about import About
@@ -162,6 +163,7 @@ def preview_(
     what: Annotated[str, typer.Argument(help="A TOML file, a preset, a dataset or a folder.")],
     client: Annotated[int, typer.Option(help="Whose sensors to look at.")] = 0,
     settings: Settings = None,
+    cell: Annotated[str, typer.Option(help="The cell of a grid, e.g. severe/moderate.")] = "",
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path(
         "preview.html"
     ),
@@ -174,8 +176,8 @@ def preview_(
     Example: communis data preview watch --client 3 --set fleet.dropout.kind=markov
     --set fleet.dropout.preset=pamap2-severe
     """
-    fleet = _config(what, settings or []).make_fleet()
-    trace = preview.trace_of(fleet)
+    fleet = _config(what, settings or [], cell).make_fleet()
+    trace = trace_of(fleet)
     out.print(preview.text(fleet, trace, client))
     replace_file(output, preview.page(fleet, trace, client, f"communis: {what}").encode())
     out.print(f"\npage: {output}")
@@ -205,10 +207,10 @@ def _entry(name: str) -> dict[str, Any]:
     return {**entry, "here": complete, "where": str(place), "files": found}
 
 
-def _config(what: str, settings: list[str]) -> configs.Config:
+def _config(what: str, settings: list[str], cell: str) -> configs.Config:
     """A configuration as it is, or one with nothing but a dataset in it."""
     if Path(what).suffix == ".toml" or what in configs.presets():
-        return configs.load(what, settings)
+        return configs.load(what, settings, cell)
     return configs.bare(_data(what), settings)
 
 

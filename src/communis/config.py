@@ -11,31 +11,45 @@ An unknown key or a bad value is an error that names the file, the key and the n
     [methods.fedprox] mu = 0.1      # settings for one method only; they add to those of [method]
     [topology]  kind = "star"
     [run]       rounds = 20         # the fields of communis.run.Plan
+
+An experiment has many of them in one file:
+
+    compare = ["fedavg", "small_steps"]  # what `communis compare --on FILE` runs
+    [variants.small_steps]               # a method under other settings, on top of the above
+    name = "fedavg"
+    lr = 0.001
+    [grid.H.severe]                      # axis and level; see grid.py
+    fleet.suites.preset = "severe"
 """
 
 from __future__ import annotations
 
 import json
+import re
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from importlib import resources
+from importlib.resources.abc import Traversable
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
+from communis import grid as grids
 from communis.core import CommunisError
 from communis.exchange import Topology
 from communis.fleet import AnyMethod, Fleet
 from communis.fleet.muster import FleetConfig
+from communis.grid import Table
 from communis.partition.settings import Partition
 from communis.plan import Plan
-from communis.plugins import find, nearest
+from communis.plugins import find, names, nearest
 from communis.recordings.windows import Windows
 from communis.schema import SchemaError, build
 from communis.streams import Streams
 from communis.topology import Star, complete, custom, ring
 
-Table = dict[str, Any]
+PRESETS = resources.files("communis") / "presets"
 
 
 @dataclass(frozen=True)
@@ -64,25 +78,65 @@ class Config:
     methods: Table = field(default_factory=dict)
     topology: TopologyConfig = field(default_factory=TopologyConfig)
     run: Plan = field(default_factory=Plan)
+    compare: tuple[str, ...] = ()  # methods and variants
+    variants: dict[str, Table] = field(default_factory=dict)
+    grid: Table = field(default_factory=dict)  # of a file; `cells` makes a Config of every cell
+    cell: dict[str, str] = field(default_factory=dict)  # the level of every axis, as a label
+    variant: str = ""  # the name by which these settings of the method go
 
     def __post_init__(self) -> None:
-        if not usable_name(self.name):
-            raise SchemaError(f"name: {self.name!r} cannot be the name of a folder")
+        if self.grid:
+            raise SchemaError("grid: a single configuration is expected here")
+        folders = {"name": self.name} | ({"variant": self.variant} if self.variant else {})
+        folders |= {f"cell.{axis}": level for axis, level in self.cell.items()}
+        folders |= {f"variants.{name}": name for name in self.variants}
+        for key, name in folders.items():
+            if not usable_name(name):
+                raise SchemaError(f"{key}: {name!r} cannot be the name of a folder")
         if self.seed < 0:
             raise SchemaError(f"seed: must be at least 0, got {self.seed}")
-        for table in ("data", "method"):
-            if not isinstance(getattr(self, table).get("name"), str):
-                raise SchemaError(f"missing key {table}.name")
+        named = {"data": self.data, "method": self.method}
+        named |= {f"variants.{name}": settings for name, settings in self.variants.items()}
+        for key, table in named.items():
+            if not isinstance(table.get("name"), str):
+                raise SchemaError(f"missing key {key}.name")
         for name, settings in self.methods.items():
             if not isinstance(settings, Mapping):
                 raise SchemaError(f"methods.{name}: expected a table, got {settings!r}")
             build(find("methods", name), settings, f"methods.{name}")
         self.make_method()
         self.make_source()
+        for name in self.variants:
+            if name in names("methods"):
+                raise SchemaError(f"variants.{name}: a method is called so; choose another name")
+        for name in (*self.variants, *self.compare):
+            self.under(name)
 
     @property
     def method_name(self) -> str:
         return str(self.method["name"])
+
+    @property
+    def label(self) -> str:
+        """The variant or the method, as folders are called."""
+        return self.variant or self.method_name.rpartition(":")[2]
+
+    def under(self, name: str) -> Config:
+        """The same with a method, or a variant of one: the configuration of a single run."""
+        known = [*names("methods"), *self.variants]
+        if ":" not in name and name not in known:
+            raise SchemaError(
+                f"no method {name!r}{nearest(name, known)}; there are {', '.join(known)}"
+            )
+        own = self.variants.get(name, {"name": name})
+        method = {**self.method, **self.methods.get(own["name"], {}), **own}
+        variant = name if name in self.variants else ""
+        try:
+            return replace(
+                self, method=method, methods={}, compare=(), variants={}, variant=variant
+            )
+        except CommunisError as error:
+            raise SchemaError(f"{name}: {error}") from None
 
     def make_method(self) -> AnyMethod:
         settings = {**self.method, **self.methods.get(self.method_name, {})}
@@ -103,6 +157,7 @@ class Config:
         method = {"name": self.method_name, **_settings(self.make_method())}
         data = {"name": self.data["name"], **_settings(self.make_source())}
         tables = {
+            "cell": self.cell,
             "data": data,
             "partition": _settings(self.partition),
             "fleet": _settings(self.fleet),
@@ -111,9 +166,10 @@ class Config:
             "run": _settings(self.run),
         }
         lines = [f"name = {_toml(self.name)}", f"seed = {self.seed}"]
+        lines += [f"variant = {_toml(self.variant)}"] if self.variant else []
         for name, table in tables.items():
-            given = {key: value for key, value in table.items() if value is not None}
-            lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in given.items())]
+            given = [(_key(key), _toml(v)) for key, v in table.items() if v is not None]
+            lines += ["", f"[{name}]", *(f"{key} = {v}" for key, v in given)] if given else []
         return "\n".join(lines) + "\n"
 
     def make_source(self) -> Any:
@@ -121,27 +177,44 @@ class Config:
         return build(find("data", str(self.data["name"])), settings, "data")
 
 
-def load(source: str, overrides: Sequence[str] = (), **tables: Any) -> Config:
-    """The configuration in a file, or of a preset by name, with `key=value` overrides."""
+def load(source: str, overrides: Sequence[str] = (), cell: str = "") -> Config:
+    """The configuration in a file, or of a preset by name, with `key=value` overrides; of a grid
+    the one in a cell, such as "severe/moderate"."""
+    return pick(cells(source, overrides), cell, source)
+
+
+def cells(
+    source: str, overrides: Sequence[str] = (), compare: Sequence[str] = ()
+) -> dict[str, Config]:
+    """The configurations of all cells of a file's grid by their levels; without a grid a single
+    one called "". `compare` stands in for the file's own list."""
     text, where = _read(source)
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SchemaError(f"{where}: not valid TOML: {error}") from None
-    for override in overrides:
-        _override(table, override)
+    table |= {"compare": compare} if compare else {}
     try:
-        config: Config = build(Config, {**table, **tables}, "")
-        return config
+        return {name: _cell(name, cell) for name, cell in grids.cells(table, overrides).items()}
     except CommunisError as error:
         raise SchemaError(f"{where}: {error}") from None
+
+
+def pick(found: Mapping[str, Config], cell: str, where: str) -> Config:
+    """One of the cells of `where`."""
+    if cell in found:
+        return found[cell]
+    if "" in found:
+        raise SchemaError(f"{where}: without a grid there is no cell {cell!r}")
+    why = f"no cell {cell!r}{nearest(cell, list(found))}" if cell else "a grid: choose with --cell"
+    raise SchemaError(f"{where}: {why}; there are {', '.join(found)}")
 
 
 def bare(data: Table, overrides: Sequence[str] = ()) -> Config:
     """Nothing but a dataset, everything else as it is by default."""
     table: Table = {"data": dict(data)}
     for override in overrides:
-        _override(table, override)
+        grids.override(table, override)
     config: Config = build(Config, table, "")
     return config
 
@@ -152,29 +225,36 @@ def usable_name(name: str) -> bool:
 
 
 def presets() -> list[str]:
-    folder = resources.files("communis") / "presets"
-    return sorted(path.name[:-5] for path in folder.iterdir() if path.name.endswith(".toml"))
+    """Presets by name: the path below the folder of presets."""
+    return sorted(_below(PRESETS))
 
 
-def _override(table: Table, override: str) -> None:
-    key, equals, text = override.partition("=")
-    if not equals or not key.strip():
-        raise SchemaError(f"--set {override}: expected key=value, such as method.lr=0.1")
+def about(preset: str) -> str:
+    """The first sentence of the comment that a preset begins with."""
+    comment = takewhile(lambda line: line.startswith("#"), _read(preset)[0].splitlines())
+    text = " ".join(line.lstrip("# ") for line in comment)
+    return re.split(r"(?<=[.!?]) ", text, maxsplit=1)[0]
+
+
+def _below(folder: Traversable, above: str = "") -> Iterator[str]:
+    for path in folder.iterdir():
+        if path.is_dir():
+            yield from _below(path, f"{above}{path.name}/")
+        elif path.name.endswith(".toml"):
+            yield f"{above}{path.name[:-5]}"
+
+
+def _cell(name: str, table: Table) -> Config:
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()  # a word without quotes
-    *parents, last = key.strip().split(".")
-    for parent in parents:
-        table = table.setdefault(parent, {})
-        if not isinstance(table, dict):
-            raise SchemaError(f"--set {override}: {parent} is not a table")
-    table[last] = value
+        config: Config = build(Config, table, "")
+        return config
+    except CommunisError as error:
+        raise SchemaError(f"cell {name}: {error}" if name else str(error)) from None
 
 
 def _read(source: str) -> tuple[str, str]:
     path = Path(source)
-    if path.suffix == ".toml" or path.exists():
+    if path.suffix == ".toml" or path.is_file():
         try:
             return path.read_text(encoding="utf-8"), str(path)
         except (OSError, UnicodeDecodeError) as error:
@@ -184,12 +264,15 @@ def _read(source: str) -> tuple[str, str]:
         raise SchemaError(
             f"{source}: neither a file nor a preset{hint}; presets are {', '.join(presets())}"
         )
-    text = (resources.files("communis") / "presets" / f"{source}.toml").read_text(encoding="utf-8")
-    return text, f"preset {source}"
+    return (PRESETS / f"{source}.toml").read_text(encoding="utf-8"), f"preset {source}"
 
 
 def _settings(thing: Any) -> Table:
     return {f.name: getattr(thing, f.name) for f in fields(thing)}
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
 
 
 def _toml(value: Any) -> str:

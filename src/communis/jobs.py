@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import typer
 
-from communis.compare import collect, metrics, rows
+from communis.compare import collect, metrics
 from communis.config import Config, usable_name
 from communis.core import CommunisError
 from communis.fleet import Fleet
+from communis.metrics.selection import Select
 from communis.report import page
-from communis.report.words import default_metric, how_to_read, scope, warnings
+from communis.report.words import default_metric, warnings
 from communis.run import Run
 from communis.runfolder import replace_file
-from communis.terminal import Display, Stop, comparison, err, out, say, stop_after_round
+from communis.terminal import Display, Stop, as_json, err, out, results, say, stop_after_round
 
 STOPPED = 130  # exit code after Ctrl-C
 
@@ -29,10 +31,20 @@ class Job:
 
     config: Config
     folder: Path
+    source: str = ""  # file or preset of the configuration, for messages
 
     @property
     def label(self) -> str:
-        return f"{self.config.method_name}, seed {self.config.seed}"
+        cell = f"{'/'.join(self.config.cell.values())}, " if self.config.cell else ""
+        return f"{cell}{self.config.label}, seed {self.config.seed}"
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Refusals say which run of which file they are about."""
+        try:
+            yield
+        except CommunisError as error:
+            raise CommunisError(f"{self.source or self.folder}: {self.label}: {error}") from None
 
 
 def place(into: Path, name: str) -> Path:
@@ -52,6 +64,13 @@ def free(folder: Path) -> Path:
 def prepare(jobs: Sequence[Job], fresh: bool) -> None:
     """Every job's configuration is on disk, so that `resume` knows all of them. Earlier results of
     other settings are not mixed in; with `fresh` earlier results of these jobs are removed."""
+    taken: dict[str, Job] = {}
+    for job in jobs:
+        other = taken.setdefault(str(job.folder).casefold(), job)  # case matters not everywhere
+        if other is not job:
+            raise CommunisError(
+                f"{job.folder}: the folder of both ({other.label}) and ({job.label}); rename one"
+            )
     for job in jobs:
         path, text = job.folder / "config.toml", job.config.to_toml()
         if fresh and path.exists():
@@ -74,7 +93,8 @@ def carry_out(jobs: Sequence[Job], home: Path, metric: str, quiet: bool, json: b
         for job in jobs:
             key = job.config.seed, job.config.data, job.config.partition, job.config.fleet
             if fleet is None or fleet[0] != key:  # methods share a seed's fleet
-                fleet = key, job.config.make_fleet()
+                with job.named():
+                    fleet = key, job.config.make_fleet()
             _perform(job, fleet[1], display, stop)
             if stop.requested:
                 break
@@ -86,24 +106,34 @@ def carry_out(jobs: Sequence[Job], home: Path, metric: str, quiet: bool, json: b
 def _perform(job: Job, fleet: Fleet, display: Display, stop: Stop) -> None:
     config = job.config
     cores = os.cpu_count() or 1 if config.run.device == "cpu" else 1
-    with Run(
-        fleet,
-        config.make_method(),
-        replace(config.run, workers=config.run.workers or cores),
-        folder=job.folder,
-        config=config.to_toml(),
-        topology=config.make_topology(fleet),
-    ) as current:
+    about = {"method": config.method_name, "seed": config.seed}
+    labels = {"variant": config.variant, "cell": config.cell}
+    about |= {key: value for key, value in labels.items() if value}
+    with job.named():
+        current = Run(
+            fleet,
+            config.make_method(),
+            replace(config.run, workers=config.run.workers or cores),
+            folder=job.folder,
+            config=config.to_toml(),
+            topology=config.make_topology(fleet),
+        )
+    with current:
         display.begin(job.label, current.round)
         for record in current:
-            about = {"method": config.method_name, "seed": config.seed}
             display.record(record, config.run.rounds, **about)
             if stop.requested:
                 break
 
 
 def conclude(
-    folders: Sequence[Path], home: Path, metric: str, title: str, quiet: bool, json: bool
+    folders: Sequence[Path],
+    home: Path,
+    metric: str,
+    select: Select,
+    title: str,
+    quiet: bool,
+    json: bool,
 ) -> None:
     """Prints the table and writes the report."""
     runs = collect(folders)
@@ -111,15 +141,11 @@ def conclude(
         err.print(f"nothing to score: no client has test windows; records are in {home}")
         return
     chosen = metric or default_metric(runs)
-    table = rows(runs, chosen)
-    path = page.write(runs, home / "report.html", chosen, f"communis: {title}")
+    path = page.write(runs, home / "report.html", chosen, f"communis: {title}", select)
     if json:
-        result = {"event": "result", "metric": chosen, "report": str(path)}
-        found = {"warnings": warnings(runs), "rows": [asdict(row) for row in table]}
-        return say({**result, **found})
-    out.print(comparison(table, chosen))
+        found = as_json(runs, chosen, select)
+        return say({"event": "result", **found, "report": str(path), "warnings": warnings(runs)})
+    out.print(results(runs, chosen, select, quiet))
     for text in warnings(runs):
         out.print(f"\nwarning: {text}", style="yellow")
-    if len(table) > 1 and not quiet:
-        out.print(f"\n{scope(runs)} {how_to_read(table, chosen)}")
     out.print(f"\nreport: {path}")

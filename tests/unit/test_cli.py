@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from communis import CommunisError
+from communis import CommunisError, Fleet
 from communis.cli import main
 from communis.compare import collect
+from communis.config import Config
+from communis.metrics.selection import Select
+from communis.report.words import COUNTS
+from communis.runfolder import RunFolder
 
 SMALL = ["--set", "data.windows=20", "--set", "run.workers=1", "--set", "run.rounds=3"]
 
@@ -140,7 +146,7 @@ def test_json_lines(
     assert [e["event"] for e in events] == ["round", "round", "round", "result"]
     assert events[0]["method"] == "fedavg"
     assert "accuracy" in events[-1]["rows"][0]["scores"]
-    for command in (["methods"], ["methods", "moon"], ["data", "list"]):
+    for command in (["methods"], ["methods", "moon"], ["presets"], ["data", "list"]):
         assert call(monkeypatch, *command, "--json") == 0
         json.loads(capsys.readouterr().out)
 
@@ -152,6 +158,11 @@ def test_lists(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     assert "method.lr_server" in capsys.readouterr().out
     assert call(monkeypatch, "data", "list") == 0
     assert "watch" in capsys.readouterr().out
+    assert call(monkeypatch, "presets") == 0
+    text = capsys.readouterr().out
+    assert re.search(
+        r"^synthetic +A quick trial that needs no data: .* six classes\. *$", text, re.M
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,6 +174,8 @@ def test_lists(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         (["resume", "nowhere"], "no run to resume here"),
         (["report", "nowhere"], "no such folder"),
         (["methods", "fedavgg"], "did you mean 'fedavg'?"),
+        (["compare", "--on", "synthetic"], "communis compare fedavg local --on synthetic"),
+        (["run", "synthetic", "--cell", "a/b"], "without a grid there is no cell 'a/b'"),
     ],
 )
 def test_mistakes_are_one_clear_line(
@@ -190,6 +203,200 @@ def test_mixed_models_are_refused_with_the_methods_that_can(
     assert call(monkeypatch, *arguments, "--set", "method.name=fedproto") == 0
 
 
+EXPERIMENT = """
+name = "trial"
+compare = ["fedavg", "still"]
+[data]
+name = "synthetic"
+clients = 3
+classes = 2
+windows = 15
+steps = 16
+[fleet]
+models = ["cnn_small"]
+[method]
+name = "fedavg"
+[variants.still]
+name = "fedavg"
+lr = 1e-9
+[run]
+rounds = 1
+workers = 1
+[grid.H.all]
+[grid.H.some]
+fleet.suites.preset = "severe"
+[grid.I.steady]
+[grid.I.shaky]
+fleet.dropout = { kind = "iid", rate = 0.3 }
+"""
+METHODS = ["fedavg", "still"]
+CELLS = ["all-steady", "all-shaky", "some-steady", "some-shaky"]
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> str:
+    path = tmp_path / "experiment.toml"
+    path.write_text(EXPERIMENT)
+    return str(path)
+
+
+@pytest.fixture
+def fleets(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
+    """The seed and cell of every fleet that is made."""
+    made = []
+    make = Config.make_fleet
+
+    def count(config: Config) -> Fleet:
+        made.append((config.seed, "-".join(config.cell.values())))
+        return make(config)
+
+    monkeypatch.setattr(Config, "make_fleet", count)
+    return made
+
+
+def labels(home: Path) -> list[str]:
+    """The folders of finished runs."""
+    return [
+        run.path.relative_to(home).as_posix()
+        for run in sorted(collect([home]), key=lambda run: run.path)
+        if run.complete
+    ]
+
+
+def test_compare_runs_every_cell_and_continues(
+    experiment: str,
+    fleets: list[tuple[int, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["compare", "--on", experiment, "--into", str(tmp_path), "--seeds", "2", "--quiet"]
+    part = [*arguments, "--cell", "some/shaky", "--cell", "all/steady", "--seeds", "1"]
+    assert call(monkeypatch, *part) == 0
+    home = tmp_path / "trial-compare"
+    first = [f"{cell}/{m}/seed0" for cell in ("all-steady", "some-shaky") for m in METHODS]
+    assert labels(home) == first
+    config = tomllib.loads((home / first[-1] / "config.toml").read_text("utf-8"))
+    assert (config["cell"], config["variant"]) == ({"H": "some", "I": "shaky"}, "still")
+    before = (home / first[0] / "records.jsonl").read_bytes()
+    fleets.clear()
+    assert call(monkeypatch, *arguments) == 0
+    assert labels(home) == sorted(
+        f"{c}/{m}/seed{s}" for c in CELLS for m in METHODS for s in (0, 1)
+    )
+    assert (home / first[0] / "records.jsonl").read_bytes() == before
+    assert fleets == [(seed, cell) for seed in (0, 1) for cell in CELLS]  # methods share them
+    fleets.clear()
+    assert call(monkeypatch, "resume", str(home), "--quiet") == 0
+    assert fleets == [(seed, cell) for seed in (0, 1) for cell in sorted(CELLS)]
+    capsys.readouterr()
+    assert call(monkeypatch, *arguments, "--cell", "some/shaki") == 2
+    assert "did you mean 'some/shaky'?" in capsys.readouterr().err
+
+
+def test_a_grid_that_was_interrupted_is_resumed_whole(
+    experiment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["compare", "still", "--on", experiment, "--into", str(tmp_path), "--seeds", "1"]
+
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise CommunisError("the power went")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("communis.jobs._perform", interrupt)
+        assert call(monkeypatch, *arguments) == 2
+    home = tmp_path / "trial-compare"
+    assert call(monkeypatch, "resume", str(home), "--quiet") == 0
+    assert labels(home) == sorted(f"{cell}/still/seed0" for cell in CELLS)
+    config = tomllib.loads((home / "some-steady/still/seed0/config.toml").read_text("utf-8"))
+    assert config["method"]["lr"] == 1e-9
+    assert config["cell"] == {"H": "some", "I": "steady"}
+    assert config["fleet"]["suites"]["preset"] == "severe"
+
+
+def test_run_takes_one_cell(
+    experiment: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["run", experiment, "--into", str(tmp_path)]
+    assert call(monkeypatch, *arguments) == 2
+    assert "all/steady, all/shaky, some/steady, some/shaky" in capsys.readouterr().err
+    assert call(monkeypatch, *arguments, "--cell", "some/steady", "--json") == 0
+    assert labels(tmp_path) == ["trial-some-steady-fedavg"]
+    first = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert first["cell"] == {"H": "some", "I": "steady"}
+    assert "variant" not in first
+
+
+def test_progress_names_cell_and_variant(
+    experiment: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["compare", "still", "--on", experiment, "--into", str(tmp_path), "--seeds", "1"]
+    assert call(monkeypatch, *arguments, "--cell", "all/shaky") == 0
+    assert "all/shaky, still, seed 0  round 1/1" in capsys.readouterr().out
+    assert call(monkeypatch, *arguments, "--cell", "all/shaky", "--fresh", "--json") == 0
+    first = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert (first["variant"], first["method"]) == ("still", "fedavg")
+
+
+def test_what_is_wrong_with_a_fleet_names_file_cell_and_method(
+    experiment: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["compare", "still", "--on", experiment, "--into", str(tmp_path), "--seeds", "1"]
+    missing = "grid.I.shaky.fleet={trace='nowhere.parquet'}"
+    assert call(monkeypatch, *arguments, "--quiet", "--set", missing) == 2
+    assert f"{experiment}: all/shaky, still, seed 0: nowhere.parquet" in capsys.readouterr().err
+    mixed = "fleet.models=['cnn','cnn_small']"
+    assert call(monkeypatch, *arguments, "--quiet", "--fresh", "--set", mixed) == 2
+    assert f"{experiment}: all/steady, still, seed 0: " in capsys.readouterr().err
+
+
+def test_two_runs_do_not_share_a_folder(
+    experiment: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["compare", "--on", experiment, "--into", str(tmp_path), "--seeds", "1"]
+    more = ["--set", "grid.I.x.run.rounds=1", "--set", "grid.H.all-x.run.eval_every=1"]
+    more += ["--set", "grid.I.x-steady.run.rounds=1"]
+    assert call(monkeypatch, *arguments, *more) == 2
+    assert "the folder of both (all/x-steady, fedavg, seed 0)" in capsys.readouterr().err
+    assert not (tmp_path / "trial-compare").exists()
+
+
+def test_the_round_that_counts_is_passed_on(
+    experiment: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    home, page = tmp_path / "mine", tmp_path / "mine" / "report.html"
+    named = ["--into", str(tmp_path), "--name", "mine", "--cell", "all/steady"]
+    commands: list[tuple[list[str], Select]] = [
+        (["run", experiment, *named], "client"),
+        (["resume", str(home)], "common"),
+        (["report", str(home), "--output", str(page)], "client"),
+        (["compare", "fedavg", "still", "--on", experiment, "--seeds", "1", *named], "common"),
+    ]
+    for command, select in commands:
+        assert call(monkeypatch, *command, "--select", select) == 0
+        assert COUNTS[select] in " ".join(capsys.readouterr().out.split())
+        assert COUNTS[select] in page.read_text("utf-8")
+        assert call(monkeypatch, *command, "--select", "best") == 2
+        assert "client" in capsys.readouterr().err
+    assert call(monkeypatch, *commands[-1][0], "--select", "client", "--json") == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["select"] == "client"
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT to a process")
 def test_ctrl_c_saves_and_resume_ends_with_the_same_numbers(tmp_path: Path) -> None:
     settings = ["--set", "data.windows=60", "--set", "run.rounds=12", "--set", "run.eval_every=1"]
@@ -214,7 +421,7 @@ def test_ctrl_c_saves_and_resume_ends_with_the_same_numbers(tmp_path: Path) -> N
         timeout=120,
     )
     a, b = collect([tmp_path / "whole"])[0], collect([tmp_path / "cut"])[0]
-    assert a.scores.equals(b.scores)
+    assert RunFolder(a.path).scores().equals(RunFolder(b.path).scores())
     assert [(r.loss, r.bytes_up) for r in a.records] == [(r.loss, r.bytes_up) for r in b.records]
     whole_bytes = (tmp_path / "whole" / "checkpoint.safetensors").read_bytes()
     assert (tmp_path / "cut" / "checkpoint.safetensors").read_bytes() == whole_bytes

@@ -7,20 +7,23 @@ from pathlib import Path
 import pytest
 
 from communis import Fleet
-from communis.config import Config, SchemaError, load, presets
+from communis import config as configs
+from communis.config import Config, SchemaError, about, cells, load, presets
+from communis.methods.fedprox import FedProx
 from communis.methods.scaffold import Scaffold
+from communis.schema import build
 from communis.topology import Graph, Star
 
 
 @pytest.mark.parametrize("name", presets())
 def test_presets_are_valid_and_survive_being_written(name: str, tmp_path: Path) -> None:
-    config = load(name)
-    path = tmp_path / "again.toml"
-    path.write_text(config.to_toml(), "utf-8")
-    again = load(str(path))
-    assert again.to_toml() == config.to_toml()
-    assert again.make_method() == config.make_method()
-    assert again.run == config.run
+    for config in cells(name).values():
+        path = tmp_path / "again.toml"
+        path.write_text(config.to_toml(), "utf-8")
+        again = load(str(path))
+        assert again.to_toml() == config.to_toml()
+        assert again.make_method() == config.make_method()
+        assert again.run == config.run
 
 
 @pytest.mark.parametrize(
@@ -50,6 +53,10 @@ def test_presets_are_valid_and_survive_being_written(name: str, tmp_path: Path) 
         ("name=a:b", "cannot be the name of a folder"),
         ("method.lr", "expected key=value"),
         ("name.x=1", "name is not a table"),
+        ("gird.H.x.run.rounds=1", r"unknown key gird \(did you mean 'grid'\?\)"),
+        ("cell.H=3", "cell.H: expected text, got 3"),
+        ("cell.H=a/b", "cell.H: 'a/b' cannot be the name of a folder"),
+        ("variant=a/b", "variant: 'a/b' cannot be the name of a folder"),
     ],
 )
 def test_mistakes_are_named(override: str, message: str) -> None:
@@ -113,3 +120,202 @@ def test_third_party_method_by_dotted_path() -> None:
     assert type(config.make_method()).__name__ == "FedAvg"
     with pytest.raises(SchemaError, match="cannot load"):
         load("synthetic", ["method.name=nowhere.at_all:Method"])
+
+
+GRID = """
+name = "trial"
+[data]
+name = "synthetic"
+clients = 3
+windows = 15
+[fleet]
+models = ["cnn_small"]
+dropout = { kind = "markov", least = 0.25 }
+[method]
+name = "fedavg"
+lr = 0.5
+[run]
+rounds = 1
+
+[grid.H.severe]
+fleet.suites.preset = "severe"
+fleet.models = ["cnn"]
+[grid.H.homogeneous]
+[grid.I.moderate]
+fleet.dropout.preset = "pamap2-moderate"
+[grid.I.severe]
+fleet.dropout = { preset = "pamap2-severe", least = 0.75 }
+"""
+
+
+def written(folder: Path, text: str) -> str:
+    path = folder / "experiment.toml"
+    path.write_text(text, "utf-8")
+    return str(path)
+
+
+def test_a_grid_has_a_cell_for_one_level_of_every_axis(tmp_path: Path) -> None:
+    found = cells(written(tmp_path, GRID))
+    assert list(found) == [
+        "severe/moderate",
+        "severe/severe",
+        "homogeneous/moderate",
+        "homogeneous/severe",
+    ]
+    one, other = found["severe/moderate"], found["homogeneous/severe"]
+    assert list(one.cell.items()) == [("H", "severe"), ("I", "moderate")]
+    assert (one.fleet.suites.preset, other.fleet.suites.preset) == ("severe", "")
+    assert (one.fleet.models, other.fleet.models) == (("cnn",), ("cnn_small",))
+    dropouts = [(c.fleet.dropout.kind, c.fleet.dropout.preset, c.fleet.dropout.least)
+                for c in (one, other)]  # fmt: skip
+    assert dropouts == [("markov", "pamap2-moderate", 0.25), ("markov", "pamap2-severe", 0.75)]
+    assert {config.run.rounds for config in found.values()} == {1}
+
+
+def test_one_cell_is_loaded_by_its_levels(tmp_path: Path) -> None:
+    source = written(tmp_path, GRID)
+    assert load(source, cell="homogeneous/severe") == cells(source)["homogeneous/severe"]
+    with pytest.raises(SchemaError, match=r"toml: a grid: choose with --cell; there are severe/mo"):
+        load(source)
+    with pytest.raises(SchemaError, match=r"no cell 'severe/sever' \(did you mean 'severe/severe'"):
+        load(source, cell="severe/sever")
+    with pytest.raises(SchemaError, match="synthetic: without a grid there is no cell 'a/b'"):
+        load("synthetic", cell="a/b")
+
+
+def test_a_run_remembers_its_cell_and_variant(tmp_path: Path) -> None:
+    text = GRID.replace("grid.I.", 'grid."times of day".')
+    text += "[variants.slow]\nname = 'fedavg'\nlr = 0.01\n"
+    config = load(written(tmp_path, text), cell="severe/severe").under("slow")
+    again = load(written(tmp_path, config.to_toml()))
+    assert again.cell == {"H": "severe", "times of day": "severe"}
+    assert (again.variant, again.label, again.method_name) == ("slow", "slow", "fedavg")
+    assert not again.variants
+    assert again.to_toml() == config.to_toml()
+    plain = load("synthetic").to_toml()
+    assert "[cell]" not in plain
+    assert "variant" not in plain
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (
+            "[grid.I.odd]\nfleet.dropout.presett = 'x'",
+            "cell severe/odd: unknown key fleet.dropout.p",
+        ),
+        (
+            "[grid.J.odd]\nrun.rounds = -1",
+            r"cell severe/moderate/odd: \[run\] rounds must be at least 0",
+        ),
+        ("[grid.J.'a:b']\nrun.rounds = 2", "cell.J: 'a:b' cannot be the name of a folder"),
+        ("[grid.I.odd]\nseed = 3", "grid.I.odd.seed: a level holds parts of the tables data, part"),
+        ("[grid.I.odd]\nfleet = 3", "grid.I.odd.fleet: a level holds parts of the tables data"),
+        ("[grid.odd]\nfleet.dropout.rate = 1", "grid.odd.fleet.dropout: a level holds parts"),
+        ("[grid.I]\nodd = 3", "grid.I.odd: expected a table, got 3"),
+        ("[grid]\nodd = 3", r"grid.odd: expected tables such as \[grid.odd.severe\], got 3"),
+        ("[grid.odd]", "grid.odd: expected tables"),
+        ("[grid.J.odd]\nfleet.suites.preset = 'severe'", "H and J both set fleet.suites.preset"),
+        ("[cell]\nH = 'severe'", "cell: says of which cell a run was"),
+    ],
+)
+def test_mistakes_in_a_grid_are_named(extra: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(SchemaError, match=rf"experiment\.toml: .*{message}"):
+        cells(written(tmp_path, f"{GRID}\n{extra}\n"))
+
+
+def test_a_grid_is_no_single_configuration() -> None:
+    with pytest.raises(SchemaError, match="grid: a single configuration is expected"):
+        build(Config, {"grid": {"H": {"severe": {}}}}, "")
+    with pytest.raises(SchemaError, match="grid: expected tables such as"):
+        load("synthetic", ["grid=3"])
+
+
+def test_what_is_set_is_not_undone_by_a_level(tmp_path: Path) -> None:
+    source = written(tmp_path, GRID)
+    for setting in ("fleet.suites.preset=moderate", "fleet.suites={a=1.0, b=1.0}"):
+        key = setting.partition("=")[0]
+        with pytest.raises(SchemaError, match=rf"--set {key}: grid.H.severe sets it; change that"):
+            cells(source, [setting])
+    found = cells(source, ["grid.H.severe.fleet.suites.preset=moderate", "run.rounds=5"])
+    assert found["severe/severe"].fleet.suites.preset == "moderate"
+    assert found["severe/severe"].run.rounds == 5
+
+
+VARIANTS = """
+[data]
+name = "synthetic"
+[method]
+name = "fedavg"
+lr = 0.5
+epochs = 7
+[methods.fedprox]
+mu = 0.25
+epochs = 3
+[variants.near]
+name = "fedprox"
+mu = 4.0
+"""
+
+
+def test_a_variant_is_a_method_under_settings_of_its_own(tmp_path: Path) -> None:
+    config = load(written(tmp_path, VARIANTS))
+    near, plain = config.under("near"), config.under("fedprox")
+    assert near.make_method() == FedProx(lr=0.5, epochs=3, mu=4.0)
+    assert plain.make_method() == FedProx(lr=0.5, epochs=3, mu=0.25)
+    assert (near.label, near.method_name, near.variant) == ("near", "fedprox", "near")
+    assert (plain.label, plain.variant) == ("fedprox", "")
+    assert near.under("fedprox").variant == ""
+    assert config.under("communis.methods.fedavg:FedAvg").label == "FedAvg"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["variants.near.epoch=1"], r"near: unknown key method\.epoch \(did you mean 'epochs'"),
+        (["variants.near.mu=-1"], r"near: \[method\] fedprox needs mu >= 0"),
+        (["variants.near.name=fedproxx"], r"near: no method 'fedproxx' \(did you mean 'fedprox'"),
+        (["variants.far.mu=1"], "missing key variants.far.name"),
+        (["variants.far=1"], "variants.far: expected a table, got 1"),
+        (["variants.fedavg.name=fedprox"], "variants.fedavg: a method is called so"),
+        (["variants.a/b.name=fedprox"], "variants.a/b: 'a/b' cannot be the name of a folder"),
+        (["compare=['neer']"], r"no method 'neer' \(did you mean 'near'\?\); there are .*, near"),
+        (["compare=near"], "compare: expected a list, got 'near'"),
+        (
+            ["compare=['local']", "method.name=fedprox", "method.mu=1"],
+            r"local: unknown key method\.mu",
+        ),
+    ],
+)
+def test_mistakes_in_variants_are_named(settings: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(SchemaError, match=rf"experiment\.toml: .*{message}"):
+        load(written(tmp_path, VARIANTS), settings)
+
+
+def test_the_list_to_compare_is_the_files_own_or_the_users(tmp_path: Path) -> None:
+    source = written(tmp_path, 'compare = ["near", "fedavg"]\n' + VARIANTS)
+    assert load(source).compare == ("near", "fedavg")
+    assert cells(source, compare=["local"])[""].compare == ("local",)
+    with pytest.raises(SchemaError, match=r"experiment\.toml: no method 'lokal'"):
+        cells(source, compare=["lokal"])
+
+
+def test_presets_in_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configs, "PRESETS", tmp_path)
+    (tmp_path / "fedduet").mkdir()
+    (tmp_path / "fedduet" / "odd.txt").write_text("no preset")
+    text = f"# Ten people, 3.5 hours\n# each. Needs nothing.\n{GRID}"
+    (tmp_path / "fedduet" / "trial.toml").write_text(text)
+    (tmp_path / "alone.toml").write_text("name = 'alone'\n")
+    assert presets() == ["alone", "fedduet/trial"]
+    assert about("fedduet/trial") == "Ten people, 3.5 hours each."
+    assert about("alone") == ""
+    assert load("fedduet/trial", cell="severe/severe").name == "trial"
+    with pytest.raises(SchemaError, match=r"preset\W.*did you mean 'fedduet/trial'"):
+        load("fedduet/trail")
+
+
+def test_a_folder_does_not_hide_a_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "synthetic").mkdir()
+    assert load("synthetic").name == "synthetic"
