@@ -3,7 +3,7 @@
     config.toml          what was asked for, every default written out
     environment.json     versions and machine
     fleet.json           class names; every client's sensors, training windows, model and device
-    availability.parquet when which sensor was missing, where that was drawn
+    availability.parquet when which sensor was missing, drawn or as the data brought it
     records.jsonl        one RoundRecord per line
     scores/*.parquet     per evaluated round: client x split x modality subset x metric x class
     links/*.parquet      bytes per link and direction, per round
@@ -27,6 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import safetensors.torch
 import torch
@@ -36,6 +38,7 @@ from torch import Tensor
 from communis.core import CommunisError
 from communis.exchange import Link, RoundRecord, Scored
 from communis.fleet import BoundFleet
+from communis.fleet.gaps import kept_trace
 
 FORMAT = "1"
 
@@ -83,9 +86,8 @@ class RunFolder:
         replace_file(self.path / "fleet.json", about.encode())
         replace_file(self.path / "config.toml", config.encode())
         replace_file(self.path / "environment.json", json.dumps(environment(), indent=2).encode())
-        outages = fleet.fleet.outages
-        if outages and outages.trace:
-            outages.trace.save(self.path / "availability.parquet")
+        if trace := kept_trace(fleet.fleet):
+            trace.save(self.path / "availability.parquet")
 
     def record(
         self,
@@ -162,8 +164,9 @@ class RunFolder:
             found.append(RoundRecord(**raw))
         return found
 
-    def scores(self) -> pa.Table:
-        return _read_tables(self.path / "scores", SCORES)
+    def scores(self, where: pc.Expression | None = None) -> pa.Table:
+        """What was scored, round by round; `where` a condition on the columns holds."""
+        return _read_tables(self.path / "scores", SCORES, where)
 
     def links(self) -> pa.Table:
         return _read_tables(self.path / "links", LINKS)
@@ -278,6 +281,6 @@ def _write_table(path: Path, table: pa.Table) -> None:
     partial.replace(path)
 
 
-def _read_tables(room: Path, schema: pa.Schema) -> pa.Table:
-    tables = [pq.read_table(path) for path in sorted(room.glob("*.parquet"))]
-    return pa.concat_tables(tables) if tables else schema.empty_table()
+def _read_tables(room: Path, schema: pa.Schema, where: pc.Expression | None = None) -> pa.Table:
+    paths = sorted(map(str, room.glob("*.parquet")))
+    return ds.dataset(paths, schema, "parquet").to_table(filter=where)

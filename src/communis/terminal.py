@@ -16,11 +16,25 @@ from rich.console import Console, Group
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from communis.compare import Row
+from communis.compare import Row, cells, rows
 from communis.core import CommunisError
 from communis.exchange import RoundRecord
+from communis.finished import Finished
+from communis.metrics.estimate import Estimate
+from communis.metrics.selection import SELECTS, Select
 from communis.plugins import nearest
-from communis.report.words import kilobytes, number, versus
+from communis.report.cells import Line, lines, mark
+from communis.report.comparison import Selected
+from communis.report.words import (
+    count,
+    how_to_read,
+    how_to_read_cells,
+    kilobytes,
+    number,
+    plain,
+    scope,
+    versus,
+)
 from communis.runfolder import strict
 
 # No markup: a pip command such as communis[watch] is meant as it stands.
@@ -109,31 +123,89 @@ def say(event: dict[str, Any]) -> None:
     print(json.dumps(strict(event), default=str), flush=True)
 
 
+def results(
+    runs: Sequence[Finished], metric: str, select: Select = "last", quiet: bool = False
+) -> Group:
+    """The comparison of the methods, or for a grid the methods x cells; unless `quiet` with how to
+    read it."""
+    if len(cells(runs)) > 1:
+        found = lines(runs, metric, select)
+        view = _grid(found, metric, list(cells(runs)))
+        words = how_to_read_cells(found[0].method, found[0].average.seeds, select)
+    else:
+        table = rows(runs, metric, select)
+        view, words = comparison(table, metric), how_to_read(table, metric, select)
+    return view if quiet else Group(view, f"\n{scope(runs)} {words}")
+
+
 def comparison(table: Sequence[Row], metric: str) -> Group:
     """The rows of a comparison for the terminal, with the verdicts below."""
     second = next((m for m in ("macro_f1", "accuracy") if m in table[0].scores and m != metric), "")
     shown = [metric, second] if second else [metric]
-    view = Table(box=None, header_style="bold", pad_edge=False)
-    view.add_column("method", no_wrap=True)
-    for name in (*shown, "weakest", "KB up/down", "MB in all", "s/round"):
-        view.add_column(name.replace("_", " "), justify="right", no_wrap=True)
+    view = _table(
+        "method", *map(plain, shown), "weakest", "parameters", "KB up/down", "MB in all", "s/round"
+    )
     for row in table:
         view.add_row(
             row.method,
             *(number(row.scores[m]) for m in shown),
             f"{row.weakest.mean:.3f}",
+            count(row.parameters),
             f"{kilobytes(row.bytes_up)}/{kilobytes(row.bytes_down)}",
             f"{row.total_bytes / 1e6:,.1f}",
             f"{row.seconds:.2f}",
         )
-    if len(table) == 1:
-        return Group(view)
-    verdicts = Table(box=None, header_style="bold", pad_edge=False)
-    verdicts.add_column("against " + table[0].method, no_wrap=True)
-    verdicts.add_column(f"{metric}, paired by seed, 95 % interval".replace("_", " "))
-    for row in table[1:]:
-        verdicts.add_row(row.method, versus(row))
-    return Group(view, "", verdicts)
+    return Group(view, "", _selections(f"{plain(metric)} of", table))
+
+
+def _selections(corner: str, found: Sequence[Selected]) -> Table:
+    """The three ways to choose a round side by side, with the verdicts of the one that was used."""
+    view = _table(corner, "last round", "common best", "own best")
+    if len(found) > 1:
+        view.add_column(f"against {found[0].method}, paired by seed, 95 % interval")
+    for one in found:
+        verdict = [versus(one.difference, one.verdict)] if len(found) > 1 else []
+        view.add_row(one.method, *(number(one.selected[s]) for s in SELECTS), *verdict)
+    return view
+
+
+def _grid(found: Sequence[Line], metric: str, places: Sequence[str]) -> Group:
+    """Methods x cells; too long a line is broken before the spread."""
+
+    def cell(estimate: Estimate, verdict: str) -> str:
+        mean, _, spread = number(estimate).partition(" ± ")
+        return f"{mean}{mark(verdict)} ±{spread}" if spread else f"{mean}{mark(verdict)}"
+
+    view = Table(box=None, header_style="bold", pad_edge=False)
+    view.add_column("method", no_wrap=True)
+    for name in (*places, "average"):
+        view.add_column(name.replace(", ", "\n"), justify="right")
+    for line in found:
+        shown = [line.cells.get(place) for place in places]
+        values = [cell(row.scores[metric], row.verdict) if row else "-" for row in shown]
+        view.add_row(line.method, *values, cell(line.average, line.verdict))
+    return Group(view, "", _selections("average of", found))
+
+
+def _table(name: str, *numbers: str) -> Table:
+    """A table of numbers without lines."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column(name, no_wrap=True)
+    for column in numbers:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def as_json(runs: Sequence[Finished], metric: str, select: Select = "last") -> dict[str, Any]:
+    """The same for programs: rows with their cell, and for a grid the averages over cells."""
+    found: dict[str, Any] = {"metric": metric, "select": select, "rows": []}
+    groups = cells(runs)
+    for group in groups.values():
+        found["rows"] += [{"cell": group[0].cell, **asdict(r)} for r in rows(group, metric, select)]
+    if len(groups) > 1:
+        averages = [asdict(line) for line in lines(runs, metric, select)]
+        found["averages"] = [{k: v for k, v in x.items() if k != "cells"} for x in averages]
+    return found
 
 
 class Stop:

@@ -12,6 +12,7 @@ import pytest
 
 from communis import Fleet
 from communis.core import CommunisError
+from communis.fleet.gaps import trace_of
 from communis.recordings.windows import Windows
 from communis.report import preview
 from communis.tasks import Classification, Localisation
@@ -42,7 +43,7 @@ def fleet(**changes: object) -> Fleet:
 
 def test_every_kind_is_drawn_and_names_are_escaped() -> None:
     one = fleet()
-    page = preview.page(one, preview.trace_of(one), 0, "a <title>")
+    page = preview.page(one, trace_of(one), 0, "a <title>")
     assert "a &lt;title&gt;" in page
     assert "class &lt;sit&gt;" in page
     assert page.count("<figure>") == 4
@@ -62,7 +63,7 @@ def test_the_picture_holds_the_values() -> None:
 
 def test_gaps_in_the_data_are_drawn_where_nothing_drops_out() -> None:
     one = fleet()
-    text = preview.text(one, preview.trace_of(one), 1)
+    text = preview.text(one, trace_of(one), 1)
     assert "client 1: acc, cloud, csi, depth" in text
     line = next(row for row in text.splitlines() if row.startswith("acc"))
     assert "100%" not in line
@@ -72,16 +73,16 @@ def test_gaps_in_the_data_are_drawn_where_nothing_drops_out() -> None:
 def test_a_window_without_a_single_value_is_said_to_be_missing(kind: str) -> None:
     one = fleet()
     one.windows.inputs[kind][:] = np.nan
-    page = preview.page(one, preview.trace_of(one), 0, "t")
+    page = preview.page(one, trace_of(one), 0, "t")
     assert "missing" in page or "no point" in page
 
 
 def test_other_targets_are_written_out() -> None:
     one = fleet(target=np.ones((6, 2), np.float32), task=Localisation(2), labels=())
-    assert "target [1. 1.]" in preview.page(one, preview.trace_of(one), 0, "t")
+    assert "target [1. 1.]" in preview.page(one, trace_of(one), 0, "t")
 
 
 def test_a_client_that_is_not_there() -> None:
     one = fleet()
     with pytest.raises(CommunisError, match="no client 2; there are 0 to 1"):
-        preview.text(one, preview.trace_of(one), 2)
+        preview.text(one, trace_of(one), 2)

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import math
+import re
 from html.parser import HTMLParser
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from communis.availability.trace import Trace
 from communis.cli import main
 from communis.compare import collect
-from communis.report.page import render
-from communis.report.svg import Curve, curves, ticks
+from communis.report import costs, doubt, sensing, views
+from communis.report.page import render, write
+from communis.report.svg import Curve, Dots, curves, scatter, ticks
+from communis.terminal import out, results
+from tests.unit import folders
+
+OTHER, KNOWS = "Other ways to predict", "Does the model know when it fails?"
+LEVELS = ("moderate", "severe")
+SENSORS = ("acc", "gyro", "ppg")
 
 
 class Balanced(HTMLParser):
@@ -58,12 +68,19 @@ def test_the_report_is_one_well_formed_file(home: Path) -> None:
     parser.feed(text)
     assert parser.open == []
     assert parser.rows > 20
-    assert text.count("<svg") == 3
-    assert "<script" not in text
-    assert "http://" not in text
-    assert "https://" not in text
+    assert text.count("<svg") == 4  # three charts, and who owns what
+    assert outside(text) == []
     for word in ("fedavg", "local", "weakest", "m0 alone", "within the spread", "seed"):
         assert word in text
+    assert "Overhead against fedavg" in text
+    for section in (OTHER, KNOWS, "Every cell by itself"):
+        assert section not in text
+
+
+def outside(text: str) -> list[str]:
+    """Scripts and addresses in a page; the name of SVG's language is no address."""
+    text = text.replace("xmlns='http://www.w3.org/2000/svg'", "")
+    return [word for word in ("<script", "http://", "https://", "src=", "href=") if word in text]
 
 
 def test_names_are_escaped(home: Path) -> None:
@@ -92,3 +109,156 @@ def test_ticks_span_the_range_with_round_numbers(low: float, high: float) -> Non
     assert 2 <= len(found) <= 8
     steps = {round(b - a, 12) for a, b in pairwise(found)}
     assert math.isclose(min(steps), max(steps), rel_tol=1e-6)
+
+
+def grid_of(home: Path, clients: int = 6, seeds: int = 3, rounds: int = 4) -> Path:
+    """Three methods in 2 x 2 cells; one of them has views and measures, and falls with sigma_f."""
+    rng = np.random.default_rng(0)
+    names = [("fedavg", ""), ("duet", ""), ("duet", "duet <no UT>")]
+    for h, i, seed, (method, variant) in product(LEVELS, LEVELS, range(seeds), names):
+        base = 0.8 - 0.2 * (h == "severe") - 0.15 * (i == "severe") + 0.03 * (method == "duet")
+        doubt = rng.uniform(0.5, 1, clients) + 0.5 * (h == "severe") + 0.5 * (i == "severe")
+        f1 = base - 0.1 * doubt + rng.normal(0, 0.02, (rounds, clients))
+        found = {
+            "macro_f1": f1,
+            "accuracy": f1 + 0.05,
+            "nll": 2 - f1,
+            "mean@available": 3 - np.round(doubt),
+        }
+        if method == "duet":
+            extra = {"macro_f1@tempered": f1 + 0.01, "nll@tempered": 1.8 - f1, "nll@shared": 3 - f1}
+            found |= {**extra, "mean@sigma_f": doubt, "mean@clamped": doubt / 100}
+        history = {
+            f"{split}.{name}": [dict(enumerate(row)) for row in np.broadcast_to(values, f1.shape)]
+            for name, values in found.items()
+            for split in ("val", "test")
+        }
+        owners = [SENSORS if k % 2 else SENSORS[:2] for k in range(clients)]
+        size = {"parameters": 1500 if method == "duet" else 1000, "private": 200}
+        fleet = {"clients": [{"id": k, "sensors": s, **size} for k, s in enumerate(owners)]}
+        folder = home / f"{h}-{i}" / (variant.replace("<", "").replace(">", "") or method)
+        path = folders.write(
+            folder / f"seed{seed}",
+            method,
+            seed,
+            history,
+            cell={"H": h, "I": i},
+            variant=variant,
+            fleet=fleet,
+        )
+        trace(clients).save(path / "availability.parquet")
+    return home
+
+
+def trace(clients: int) -> Trace:
+    """The first sensor of every client is missing for 10 of 100 seconds."""
+    who, zeros = np.arange(clients), np.zeros(clients, np.int64)
+    return Trace(
+        SENSORS, np.full((clients, 3), 100.0), who, zeros, zeros, zeros + 20.0, who * 0 + 30.0
+    )
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return grid_of(tmp_path_factory.mktemp("grid"))
+
+
+def test_the_report_of_a_grid(grid: Path, tmp_path: Path) -> None:
+    path = write(collect([grid]), tmp_path / "report.html", "macro_f1", "a grid", "client")
+    text = path.read_text("utf-8")
+    parser = Balanced()
+    parser.feed(text)
+    assert parser.open == []
+    assert outside(text) == []
+    assert "nan" not in text
+    for word in ("4 cells", "H severe<br>I moderate", "average of", "H \\ I", "&nbsp;*</b>"):
+        assert word in text
+    assert text.count("<details class='cell'>") == 4
+    assert text.count("<figure>") == 3  # a map for each method
+    assert "duet &lt;no UT&gt;" in text
+    assert "<no UT>" not in text
+    assert "best round of every client" in text
+    assert text.index(OTHER) < text.index(KNOWS) < text.index("Which sensors, and when")
+
+
+def test_a_grid_of_one_axis_and_one_seed(tmp_path: Path) -> None:
+    for level, value in (("none", 0.9), ("half", 0.5)):
+        history = {"test.accuracy": [{0: value}]}
+        folders.write(tmp_path / level, "alpha", 0, history, cell={"missing": level})
+    runs = collect([tmp_path])
+    lines = cells_of(render(runs, "accuracy", "t"))
+    assert ["missing", "half", "none"] in lines
+    assert ["", "0.500", "0.900"] in lines
+    with out.capture() as said:
+        out.print(results(runs, "accuracy"))
+    assert "0.500*" in said.get()
+    assert "With one seed there is no spread" in " ".join(said.get().split())
+
+
+def cells_of(text: str) -> list[list[str]]:
+    """The cells of every line of a table, tags removed."""
+    lines = re.findall("<tr>(.*?)</tr>", text)
+    return [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", line) for line in lines]
+
+
+def test_other_ways_to_predict(grid: Path) -> None:
+    runs = [run for run in collect([grid]) if run.place == "H severe, I severe"]
+    text = views.section(runs, "last")
+    table = cells_of(text)
+    assert table[0] == ["method", "view", "macro f1", "accuracy", "nll"]
+    assert [line[:2] for line in table[1:4]] == [
+        ["duet", "its prediction"],
+        ["", "tempered"],
+        ["", "shared"],
+    ]
+    assert table[2][3] == table[3][2] == "-"  # no accuracy of this view, no macro F1 of that
+    plain, tempered = (float(table[i][2].split()[0]) for i in (1, 2))
+    assert tempered - plain == pytest.approx(0.01, abs=1e-3)
+    assert table[7] == ["method", "available", "sigma_f", "clamped"]
+    fedavg = next(line for line in table if line[0] == "fedavg")
+    assert fedavg.count("-") == 2
+    assert views.section([run for run in runs if run.method == "fedavg"], "last") == ""
+
+
+def test_uncertainty_against_scores(grid: Path) -> None:
+    runs = collect([grid])
+    points = doubt.points([run for run in runs if run.method == "duet"])
+    assert len(points) == 6 * 3 * 4
+    text = doubt.section(runs)
+    pooled = cells_of(text)[1]
+    assert pooled[:2] == ["duet", "72"]
+    assert float(pooled[2]) < -0.2
+    assert text.count("<circle") == 2 * 72
+    assert "H moderate, I severe" in text  # the legend
+    each = cells_of(text.split("client by client")[1])
+    assert [line[0] for line in each[1:]] == ["0", "1", "2", "3", "4", "5"]
+    assert {line[1] for line in each[1:]} == {"12"}
+    few = doubt.section([run for run in runs if run.place == "H severe, I severe"])
+    assert "No client has 4 points" in few
+    assert doubt.section([run for run in runs if run.method == "fedavg"]) == ""
+
+
+def test_maps_of_sensors(grid: Path, tmp_path: Path) -> None:
+    runs = collect([grid])
+    text = sensing.section(runs)
+    assert text.count("<svg") == 4 * (1 + 6)
+    assert text.count("<details") == 3  # the first cell is open
+    assert "4% of the time" in text  # a tenth of one sensor in 2.5
+    assert "The first 12" not in text
+    assert "H moderate, I moderate, seed 0" in text
+    alone = folders.write(tmp_path, "alpha", 0, {"test.accuracy": [{0: 0.5}]})
+    assert sensing.section(collect([alone])) == ""
+
+
+def test_overhead(grid: Path) -> None:
+    runs = collect([grid])
+    table = cells_of(costs.section(runs))
+    lines = {line[0]: line[1:] for line in table}
+    assert lines["fedavg"] == ["1,000", "200", "0.1", "0.1", "2.00"]
+    assert lines["duet"] == ["1.50 x", "200", "1.00 x", "1.00 x", "1.00 x"]
+    assert costs.section([run for run in runs if run.method == "duet"]) == ""
+
+
+def test_a_scatter_without_points_says_so() -> None:
+    assert "nothing was evaluated" in scatter([Dots("a", "#000", [], [])], "t", "x", "y")
+    assert scatter([Dots("a", "#000", [1.0], [2.0])], "t", "x", "y").count("<circle") == 1

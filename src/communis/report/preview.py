@@ -10,29 +10,17 @@ from html import escape
 
 import numpy as np
 
-from communis.availability.draw import natural
 from communis.availability.plot import client_map, sensor_map, sensor_text, suite_map
-from communis.availability.timeline import durations, timeline
 from communis.availability.trace import SPLITS, Trace
 from communis.core import CommunisError, Modality
 from communis.fleet import Fleet
 from communis.recordings.recording import Array
 from communis.recordings.windows import TRAIN
-from communis.report.page import STYLE
+from communis.report.html import document
 from communis.report.svg import colour
 
 WIDTH, HEIGHT = 420, 150
 STEPS = 400  # points of a line, at most
-
-
-def trace_of(fleet: Fleet) -> Trace:
-    """What drops out by the configuration; if nothing does, what is missing from the data."""
-    if fleet.outages and fleet.outages.trace:
-        return fleet.outages.trace
-    client_of = fleet.clients_of
-    place = timeline(fleet.windows, client_of)
-    seconds = durations(fleet.windows, client_of, place, len(fleet))
-    return natural(fleet.windows, client_of, place, seconds)
 
 
 def text(fleet: Fleet, trace: Trace, client: int) -> str:
@@ -56,25 +44,20 @@ def page(fleet: Fleet, trace: Trace, client: int, title: str) -> str:
         for split, name in enumerate(SPLITS)
         if (seconds := float(trace.seconds[client, split]))
     ]
+    owned = suite_map(fleet.suites, fleet.windows.modalities, "clients x sensors")
     body = [
         f"<h1>{escape(title)}</h1>",
         *(f"<p class='warning'>{escape(note)}</p>" for note in fleet.windows.notes),
         "<h2>Who has which sensor</h2>",
-        suite_map(fleet.suites, fleet.windows.modalities, "clients x sensors"),
+        f"<div class='maps'>{owned}</div>",
         f"<h2>When the sensors of client {client} are there</h2>",
         "<p class='note'>Blue: there; grey: missing. Time is the client's own, its recordings "
         "laid end to end; parts that belong to another split are drawn as there.</p>",
-        *(f"<div>{drawn}</div>" for drawn in maps),
+        *(f"<div class='maps'>{drawn}</div>" for drawn in maps),
         f"<h2>A window of client {client}</h2>",
         *_window(fleet, client, suite),
     ]
-    style = STYLE + "svg { width: auto; max-width: 100%; } img { image-rendering: pixelated; }"
-    return (
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
-        f"<title>{escape(title)}</title><style>{style}</style></head><body>"
-        + "\n".join(body)
-        + "</body></html>"
-    )
+    return document(title, body)
 
 
 def _suite(fleet: Fleet, client: int) -> tuple[Modality, ...]:
@@ -97,7 +80,7 @@ def _window(fleet: Fleet, client: int, suite: tuple[Modality, ...]) -> list[str]
         what = f"class {windows.labels[int(target)]}"
     else:
         what = f"target {np.array2string(np.asarray(target), precision=2, threshold=8)}"
-    parts = [f"<p class='note'>{windows.seconds:g} s, {escape(what)}.</p><div class='charts'>"]
+    parts = [f"<p class='note'>{windows.seconds:g} s, {escape(what)}.</p><div class='charts maps'>"]
     for m in suite:
         x = np.asarray(windows.inputs[m][row], np.float64)
         kind, unit = windows.kinds.get(m, "series"), windows.units.get(m, "")

@@ -1,4 +1,4 @@
-"""Curves as plain SVG text."""
+"""Curves and scattered points as plain SVG text."""
 
 from __future__ import annotations
 
@@ -27,6 +27,16 @@ class Curve:
     high: Sequence[float]
 
 
+@dataclass(frozen=True)
+class Dots:
+    """Points that belong together."""
+
+    name: str
+    colour: str
+    x: Sequence[float]
+    y: Sequence[float]
+
+
 def colour(index: int) -> str:
     return PALETTE[index % len(PALETTE)]
 
@@ -38,13 +48,7 @@ def curves(lines: Sequence[Curve], title: str, x_label: str, y_label: str) -> st
         return f"<p class='note'>{escape(title)}: nothing was evaluated.</p>"
     x_ticks = ticks(min(min(c.x) for c in lines), max(max(c.x) for c in lines))
     y_ticks = ticks(min(min(c.low) for c in lines), max(max(c.high) for c in lines))
-    (x0, x1), (y0, y1) = (x_ticks[0], x_ticks[-1]), (y_ticks[0], y_ticks[-1])
-
-    def at(x: float, y: float) -> str:
-        across = LEFT + (x - x0) / (x1 - x0) * (WIDTH - LEFT - RIGHT)
-        down = HEIGHT - BOTTOM - (y - y0) / (y1 - y0) * (HEIGHT - TOP - BOTTOM)
-        return f"{across:.1f},{down:.1f}"
-
+    at = _placed(x_ticks, y_ticks)
     parts = [_frame(x_ticks, y_ticks, at, title, x_label, y_label)]
     for line in lines:
         upper = [at(x, y) for x, y in zip(line.x, line.high, strict=True)]
@@ -58,16 +62,20 @@ def curves(lines: Sequence[Curve], title: str, x_label: str, y_label: str) -> st
             f"<polyline points='{points}' fill='none' stroke='{line.colour}' stroke-width='2'>"
             f"{name}</polyline>"
         )
-        for x, y in zip(line.x, line.y, strict=True):
-            across, down = at(x, y).split(",")
-            parts.append(
-                f"<circle cx='{across}' cy='{down}' r='2.6' fill='{line.colour}'>"
-                f"<title>{escape(line.name)}: {y:.4g} at {x:.4g}</title></circle>"
-            )
-    body = "\n".join(parts)
-    return (
-        f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' role='img' aria-label='{escape(title)}'>{body}</svg>"
-    )
+        parts += _circles(Dots(line.name, line.colour, line.x, line.y), at)
+    return _svg(title, parts)
+
+
+def scatter(groups: Sequence[Dots], title: str, x_label: str, y_label: str) -> str:
+    """All points on common axes."""
+    groups = [group for group in groups if len(group.x)]
+    if not groups:
+        return f"<p class='note'>{escape(title)}: nothing was evaluated.</p>"
+    x_ticks = ticks(min(min(g.x) for g in groups), max(max(g.x) for g in groups))
+    y_ticks = ticks(min(min(g.y) for g in groups), max(max(g.y) for g in groups))
+    at = _placed(x_ticks, y_ticks)
+    parts = [_frame(x_ticks, y_ticks, at, title, x_label, y_label)]
+    return _svg(title, [*parts, *(circle for g in groups for circle in _circles(g, at))])
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
@@ -79,6 +87,36 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     first = math.floor(low / step + 1e-9)
     last = max(first + 1, math.ceil(high / step - 1e-9))
     return [round(i * step, 12) for i in range(first, last + 1)]
+
+
+def _placed(x_ticks: Sequence[float], y_ticks: Sequence[float]) -> Callable[[float, float], str]:
+    """From values to a place in the picture, "across,down"."""
+    (x0, x1), (y0, y1) = (x_ticks[0], x_ticks[-1]), (y_ticks[0], y_ticks[-1])
+
+    def at(x: float, y: float) -> str:
+        across = LEFT + (x - x0) / (x1 - x0) * (WIDTH - LEFT - RIGHT)
+        down = HEIGHT - BOTTOM - (y - y0) / (y1 - y0) * (HEIGHT - TOP - BOTTOM)
+        return f"{across:.1f},{down:.1f}"
+
+    return at
+
+
+def _circles(dots: Dots, at: Callable[[float, float], str]) -> list[str]:
+    parts = []
+    for x, y in zip(dots.x, dots.y, strict=True):
+        across, down = at(x, y).split(",")
+        parts.append(
+            f"<circle cx='{across}' cy='{down}' r='2.6' fill='{dots.colour}'>"
+            f"<title>{escape(dots.name)}: {y:.4g} at {x:.4g}</title></circle>"
+        )
+    return parts
+
+
+def _svg(title: str, parts: Sequence[str]) -> str:
+    body = "\n".join(parts)
+    return (
+        f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' role='img' aria-label='{escape(title)}'>{body}</svg>"
+    )
 
 
 def _frame(

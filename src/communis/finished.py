@@ -1,0 +1,138 @@
+"""A run as read from its folder."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.compute as pc
+
+from communis.core import CommunisError
+from communis.exchange import RoundRecord
+from communis.metrics.selection import Scores, Select, chosen
+from communis.runfolder import RunFolder
+
+# Settings that change no number of a run, or that runs to be averaged over may differ in.
+_FREE = ("name", "variant", "seed", "run.workers", "run.start_method", "run.checkpoint_every",
+         "run.device")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run as read from its folder."""
+
+    path: Path
+    config: Mapping[str, Any]
+    records: Sequence[RoundRecord]
+    label: str = ""  # the method, with what tells it from others of its name; see `collect`
+
+    @property
+    def method(self) -> str:
+        return self.label or str(self.config.get("variant") or self.config["method"]["name"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.config["seed"])
+
+    @property
+    def cell(self) -> Mapping[str, str]:
+        """Where in an experiment's grid it lies: axis -> level."""
+        return {axis: str(level) for axis, level in self.config.get("cell", {}).items()}
+
+    @cached_property
+    def place(self) -> str:
+        """The cell's name."""
+        return ", ".join(f"{axis} {level}" for axis, level in self.cell.items())
+
+    @cached_property
+    def settings(self) -> Mapping[str, str]:
+        """Every setting that matters, by dotted key."""
+        flat = {}
+        for table, content in self.config.items():
+            items = content.items() if isinstance(content, Mapping) else [("", content)]
+            for key, value in items:
+                flat[f"{table}.{key}".rstrip(".")] = json.dumps(value, default=str)
+        return {key: value for key, value in flat.items() if key not in _FREE}
+
+    @cached_property
+    def bench(self) -> Mapping[str, str]:
+        """The settings that runs must share for their difference to mean something."""
+        return {k: v for k, v in self.settings.items() if not k.startswith("method.")}
+
+    @property
+    def evaluated(self) -> Sequence[RoundRecord]:
+        return [record for record in self.records if record.scores]
+
+    @property
+    def complete(self) -> bool:
+        return len(self.records) == int(self.config["run"]["rounds"])
+
+    @cached_property
+    def fleet(self) -> Mapping[str, Any]:
+        """Class names and clients, as written when the run began."""
+        try:
+            found: Mapping[str, Any] = json.loads((self.path / "fleet.json").read_text("utf-8"))
+        except (OSError, json.JSONDecodeError) as error:
+            raise CommunisError(f"{self.path / 'fleet.json'}: {error}") from None
+        return found
+
+    @property
+    def clients(self) -> Sequence[Mapping[str, Any]]:
+        """The fleet's clients; with pooled data, the one beside the server is none of them."""
+        found: Sequence[Mapping[str, Any]] = self.fleet["clients"]
+        return found[:-1] if self.fleet["pooled"] else found
+
+    @property
+    def scores(self) -> pd.DataFrame:
+        """Everything that was scored; of a long run that is a lot, so it is not kept."""
+        return pd.DataFrame(RunFolder(self.path).scores().to_pandas())
+
+    @cached_property
+    def last_scores(self) -> pd.DataFrame:
+        """Everything that was scored in the last evaluated round."""
+        last = self.evaluated[-1].round if self.evaluated else -1
+        return pd.DataFrame(RunFolder(self.path).scores(pc.field("round") == last).to_pandas())
+
+    @cached_property
+    def _history(self) -> Mapping[tuple[str, str], Scores]:
+        """By split and metric: what clients score with all their sensors, by client and round."""
+        own = pc.field("own") & (pc.field("class") == -1)
+        table = RunFolder(self.path).scores(own).to_pandas()
+        table = table.set_index(["client", "round"]).sort_index()
+        found = {key: part["value"] for key, part in table.groupby(["split", "metric"])}
+        return defaultdict(lambda: table["value"][:0], found)
+
+    def by_client(self, metric: str, select: Select = "last") -> Scores:
+        """The test score of every client with all its sensors, in the round that counts."""
+        if (metric, select) not in self._chosen:
+            test, val = self._history["test", metric], self._history["val", metric]
+            self._chosen[metric, select] = chosen(test, val, metric, select)
+        return self._chosen[metric, select]
+
+    @cached_property
+    def _chosen(self) -> dict[tuple[str, Select], Scores]:
+        """What `by_client` has found already: tables and pages ask for it again and again."""
+        return {}
+
+    def final(self, metric: str, select: Select = "last") -> float:
+        """The mean over clients of that test score; NaN if there is none."""
+        return float(self.by_client(metric, select).mean(skipna=False))
+
+
+def read(path: Path) -> Finished:
+    try:
+        config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+        name, seed = config["method"]["name"], config["seed"]
+    except (OSError, tomllib.TOMLDecodeError, KeyError) as error:
+        raise CommunisError(f"{path}: not a run folder (config.toml: {error})") from None
+    records = RunFolder(path).records()
+    if not records:
+        raise CommunisError(f"{path}: {name}, seed {seed}, has no finished round yet")
+    return Finished(path, config, records)

@@ -1,0 +1,68 @@
+"""Means over a few seeds with their spread, and what a difference allows to say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+LOWER_IS_BETTER = ("nll", "brier", "ece", "mae", "rmse", "mpjpe", "mpjpe_absolute")
+# Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
+QUANTILES = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
+    2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+WITHIN = "within the spread"  # the verdict on what cannot be told apart
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds with its spread (sample standard deviation; NaN for one seed). If any seed
+    has no finite value there is no mean: dropping it would flatter a method that diverges."""
+
+    mean: float
+    spread: float
+    seeds: int
+    diverged: int = 0  # seeds without a finite value
+
+    @classmethod
+    def of(cls, found: Iterable[float]) -> Estimate:
+        values = list(found)
+        diverged = sum(not math.isfinite(value) for value in values)
+        if diverged or not values:
+            return cls(math.nan, math.nan, len(values), diverged)
+        spread = stdev(values) if len(values) > 1 else math.nan
+        return cls(fmean(values), spread, len(values))
+
+    @property
+    def half_width(self) -> float:
+        """Of the 95 % confidence interval of the mean."""
+        if self.seeds < 2:
+            return math.nan
+        quantile = QUANTILES[min(self.seeds - 1, len(QUANTILES)) - 1]
+        return quantile * self.spread / math.sqrt(self.seeds)
+
+
+def better(metric: str) -> int:
+    """1 where larger is better, -1 where smaller is; `nll@tempered` counts as `nll`."""
+    return -1 if metric.partition("@")[0].rpartition(".")[2] in LOWER_IS_BETTER else 1
+
+
+def ranked(means: Mapping[str, Estimate], metric: str) -> list[str]:
+    """Methods from best to worst, those without a mean last."""
+    finite = [name for name, found in means.items() if math.isfinite(found.mean)]
+    order = sorted(finite, key=lambda name: -better(metric) * means[name].mean)
+    return order + [name for name in means if name not in finite]
+
+
+def verdict(difference: Estimate, metric: str) -> str:
+    """What the paired differences to the best method allow to say."""
+    if difference.diverged:
+        return "diverged"
+    if difference.seeds < 2:
+        return "one seed: no spread" if difference.seeds else "no seed in common"
+    if abs(difference.mean) <= difference.half_width:
+        return WITHIN
+    return "worse than the best" if difference.mean * better(metric) < 0 else "better than the best"

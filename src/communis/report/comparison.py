@@ -1,0 +1,202 @@
+"""The sections on the methods of one cell: scores, costs, curves, clients, sensors, classes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from itertools import accumulate
+from statistics import fmean
+from typing import Protocol
+
+import pandas as pd
+
+from communis.compare import Row, grouped, rows
+from communis.finished import Finished
+from communis.metrics.estimate import Estimate
+from communis.metrics.selection import SELECTS, Select
+from communis.report.html import dot, heading, legend, note, shaded, table
+from communis.report.svg import Curve, colour, curves
+from communis.report.words import (
+    COUNTS,
+    count,
+    how_to_read,
+    kilobytes,
+    number,
+    plain,
+    versus,
+)
+
+
+def sections(runs: Sequence[Finished], metric: str, select: Select) -> list[str]:
+    found = rows(runs, metric, select)
+    colours = {row.method: colour(i) for i, row in enumerate(found)}
+    methods, label = list(colours), plain(metric)
+    return [
+        heading("Which method serves this fleet, at which cost?"),
+        _summary(found, metric, colours),
+        selections(f"{label} of", found),
+        note(how_to_read(found, metric, select)),
+        heading("How they got there"),
+        legend(colours),
+        note("Lines are means over seeds, bands reach from the lowest to the highest."),
+        "<div class='charts'>",
+        curves(_by_round(runs, metric, colours), f"Test {label} by round", "round", label),
+        curves(
+            _by_bytes(runs, metric, colours),
+            f"Test {label} by traffic",
+            "MB sent and received by the whole fleet",
+            label,
+        ),
+        curves(_losses(runs, colours), "Training loss by round", "round", "loss"),
+        "</div>",
+        heading(f"Test {label} of every client"),
+        note(f"In {COUNTS[select]}."),
+        shaded(_by_client(runs, metric, select, methods), "client: sensors"),
+        heading(f"Test {label} by the sensors that were there"),
+        note(
+            "Each client is scored with all its sensors and with each of them alone, after the "
+            "last round; means over the clients that own them."
+        ),
+        shaded(_by_subset(runs, metric, methods), "sensors"),
+        _classes(runs, methods),
+    ]
+
+
+def _summary(found: Sequence[Row], metric: str, colours: Mapping[str, str]) -> str:
+    shown = list(found[0].scores)
+    heads = [
+        *("method", *(escape(plain(m)) for m in shown), "weakest<br>client", "parameters"),
+        *("KB<br>up", "KB<br>down", "MB<br>in all", "s per<br>round", "refused"),
+    ]
+    lines = [
+        [
+            f"{dot(colours[row.method])}{escape(row.method)}",
+            *(number(row.scores[m]) for m in shown),
+            *(number(row.weakest), count(row.parameters)),
+            *(kilobytes(row.bytes_up), kilobytes(row.bytes_down)),
+            *(f"{row.total_bytes / 1e6:,.1f}", f"{row.seconds:.2f}", str(row.refused)),
+        ]
+        for row in found
+    ]
+    return table(heads, lines)
+
+
+class Selected(Protocol):
+    """A method with its score by the round that counts, and the verdict on it."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def selected(self) -> Mapping[Select, Estimate]: ...
+    @property
+    def difference(self) -> Estimate: ...
+    @property
+    def verdict(self) -> str: ...
+
+
+def selections(corner: str, found: Sequence[Selected]) -> str:
+    """The three ways to choose a round side by side, with the verdicts of the one that was used."""
+    heads = [escape(corner), "last<br>round", "common<br>best", "own<br>best"]
+    lines = [[escape(x.method), *(number(x.selected[s]) for s in SELECTS)] for x in found]
+    if len(found) > 1:
+        heads.append(f"against {escape(found[0].method)}")
+        words = [escape(versus(x.difference, x.verdict)) for x in found]
+        lines = [[*line, text] for line, text in zip(lines, words, strict=True)]
+    return table(heads, lines, text=(0, 4))
+
+
+def _band(name: str, shade: str, x: Sequence[float], ys: Sequence[Sequence[float]]) -> Curve:
+    """The mean of several runs with the span between the lowest and the highest."""
+    length = min([len(x), *map(len, ys)], default=0)
+    columns = [[y[i] for y in ys] for i in range(length)]
+    keep = [i for i, c in enumerate(columns) if all(map(math.isfinite, c))]
+    return Curve(
+        name,
+        shade,
+        [x[i] for i in keep],
+        [fmean(columns[i]) for i in keep],
+        [min(columns[i]) for i in keep],
+        [max(columns[i]) for i in keep],
+    )
+
+
+def _by_round(runs: Sequence[Finished], metric: str, colours: Mapping[str, str]) -> list[Curve]:
+    return [
+        _band(
+            name,
+            colours[name],
+            [float(r.round) for r in group[0].evaluated],
+            [[r.scores[f"test.{metric}"] for r in run.evaluated] for run in group],
+        )
+        for name, group in grouped(runs).items()
+    ]
+
+
+def _by_bytes(runs: Sequence[Finished], metric: str, colours: Mapping[str, str]) -> list[Curve]:
+    lines = []
+    for name, group in grouped(runs).items():
+        traffic = accumulate(r.bytes_up + r.bytes_down for r in group[0].records)
+        megabytes = dict(zip((r.round for r in group[0].records), traffic, strict=True))
+        x = [megabytes[r.round] / 1e6 for r in group[0].evaluated]
+        ys = [[r.scores[f"test.{metric}"] for r in run.evaluated] for run in group]
+        lines.append(_band(name, colours[name], x, ys))
+    return lines
+
+
+def _losses(runs: Sequence[Finished], colours: Mapping[str, str]) -> list[Curve]:
+    return [
+        _band(
+            name,
+            colours[name],
+            [float(r.round) for r in group[0].records],
+            [[r.loss for r in run.records] for run in group],
+        )
+        for name, group in grouped(runs).items()
+    ]
+
+
+def _by_client(
+    runs: Sequence[Finished], metric: str, select: Select, methods: Sequence[str]
+) -> pd.DataFrame:
+    """Rows are clients with their sensors. Roles are drawn by seed, so there can be several."""
+    scores = {
+        name: pd.concat([run.by_client(metric, select) for run in group]).groupby("client").mean()
+        for name, group in grouped(runs).items()
+    }
+    wide = pd.DataFrame({name: scores[name] for name in methods})
+    last = _last(runs, metric)
+    own = last[(last["class"] == -1) & last["own"]].groupby("client")["subset"].unique()
+    sensors = {client: ", ".join(sorted(found)) for client, found in own.items()}
+    wide.index = pd.Index([f"{client}: {sensors.get(client, '')}" for client in wide.index])
+    return wide
+
+
+def _last(runs: Sequence[Finished], metric: str) -> pd.DataFrame:
+    """The test scores of the last evaluated round of every run, with the method's name."""
+    parts = []
+    for run in runs:
+        t = run.last_scores
+        here = t[(t["split"] == "test") & (t["metric"] == metric)]
+        parts.append(here.assign(method=run.method))
+    return pd.concat(parts)
+
+
+def _by_subset(runs: Sequence[Finished], metric: str, methods: Sequence[str]) -> pd.DataFrame:
+    found = _last(runs, metric)
+    found = found[found["class"] == -1]
+    label = found["subset"] + found["own"].map({True: " (all it has)", False: " alone"})
+    found = found.assign(sensors=label)
+    return found.pivot_table(index="sensors", columns="method", values="value")[list(methods)]
+
+
+def _classes(runs: Sequence[Finished], methods: Sequence[str]) -> str:
+    found = _last(runs, "f1")
+    if found.empty:
+        return ""
+    found = found[found["own"]]
+    wide = found.pivot_table(index="class", columns="method", values="value")[list(methods)]
+    names = dict(enumerate(runs[0].fleet["labels"]))
+    wide.index = pd.Index([names.get(int(c), str(c)) for c in wide.index])
+    about = note("With all sensors that a client has, after the last round.")
+    return heading("Test F1 of every class") + about + shaded(wide, "class")

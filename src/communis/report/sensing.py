@@ -1,0 +1,62 @@
+"""Which sensors, and when: who owns what, and what was missing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from communis.availability.plot import client_map, sensor_map, suite_map
+from communis.availability.trace import Trace
+from communis.compare import cells
+from communis.finished import Finished
+from communis.recordings.windows import TRAIN
+from communis.report.html import details, heading, note
+
+CLIENTS = 12  # drawn at most
+ABOUT = (
+    "Blue: there; grey: not owned, or missing. Time is a client's own, its recordings laid end to "
+    "end; training windows only, and parts that belong to another split are drawn as there."
+)
+
+
+def section(runs: Sequence[Finished]) -> str:
+    """Maps of the first seed of every cell; empty where no client is described."""
+    firsts = [min(group, key=lambda run: run.seed) for group in cells(runs).values()]
+    drawn = [(run, _maps(run)) for run in firsts if run.clients]
+    if not drawn:
+        return ""
+    parts = [heading("Which sensors, and when"), note(ABOUT)]
+    for i, (run, maps) in enumerate(drawn):
+        title = ", ".join(filter(None, [run.place, f"seed {run.seed}"]))
+        parts.append(details(title, maps) if i else f"<h3>{title}</h3>{maps}")
+    return "\n".join(parts)
+
+
+def _maps(run: Finished) -> str:
+    suites = [tuple(client.get("sensors", ())) for client in run.clients]
+    union = sorted({m for suite in suites for m in suite})
+    owned = suite_map(suites, union, "clients x sensors")
+    path = run.path / "availability.parquet"
+    if not path.exists():
+        text = "No sensor that a client owns was seen to be missing."
+        return f"<div class='maps'>{owned}</div>{note(text)}"
+    trace = Trace.load(path)
+    drawn = [
+        sensor_map(client_map(trace, suite, i, TRAIN), seconds, f"client {i}")
+        for i, suite in enumerate(suites[:CLIENTS])
+        if (seconds := float(trace.seconds[i, TRAIN]))
+    ]
+    more = f" The first {CLIENTS} of {len(suites)} clients:" if len(suites) > CLIENTS else ""
+    text = f"{_missing(trace, suites):.0%} of the time of the sensors that clients own is missing."
+    maps = "".join(f"<div>{one}</div>" for one in drawn)
+    return (
+        f"<div class='maps'>{owned}</div>{note(text + more)}<div class='charts maps'>{maps}</div>"
+    )
+
+
+def _missing(trace: Trace, suites: Sequence[Sequence[str]]) -> float:
+    """The share of their training time that owned sensors are missing."""
+    owned = np.array([[m in suite for m in trace.modalities] for suite in suites])
+    time = owned * trace.seconds[: len(suites), None, TRAIN]
+    return float((trace.share()[: len(suites), :, TRAIN] * time).sum() / max(time.sum(), 1e-9))

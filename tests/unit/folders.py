@@ -1,0 +1,56 @@
+"""Run folders made by hand, for tests of what is read from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from communis import RoundRecord, Score
+from communis.exchange import Link, Scored
+from communis.runfolder import RunFolder
+
+History = Mapping[str, Sequence[Mapping[int, float]]]  # "test.accuracy": by round, by client
+
+
+def write(
+    path: Path,
+    method: str,
+    seed: int,
+    history: History,
+    *,
+    cell: Mapping[str, str] | None = None,
+    variant: str = "",
+    settings: str = "",
+    fleet: Mapping[str, Any] | None = None,
+) -> Path:
+    """A run in which every round was evaluated. settings: more lines of its [method]."""
+    folder = RunFolder(path)
+    folder.open()
+    rounds = len(next(iter(history.values())))
+    for i in range(rounds):
+        scores = [
+            Scored(client, split, "acc", True, Score(metric, value, support=9))
+            for key, values in history.items()
+            for split, _, metric in [key.partition(".")]
+            for client, value in values[i].items()
+        ]
+        means = {key: fmean(values[i].values()) for key, values in history.items() if values[i]}
+        record = RoundRecord(
+            i + 1, (0, 1), 0.5, 100, 300, 10, 2.0, refused=((1, "NaN"),), scores=means
+        )
+        folder.record(record, [Link(-1, 0, 100, 5), Link(0, -1, 300, 5)], scores)
+    folder.close()
+    lines = ['name = "x"', f"seed = {seed}"]
+    lines += [f'variant = "{variant}"'] if variant else []
+    lines += ["[method]", f'name = "{method}"', settings, "[run]", f"rounds = {rounds}"]
+    lines += ["[data]", 'name = "d"']
+    if cell:
+        lines += ["[cell]", *(f'{axis} = "{level}"' for axis, level in cell.items())]
+        lines += ["[fleet]", f"levels = {json.dumps(list(cell.values()))}"]
+    (path / "config.toml").write_text("\n".join(lines) + "\n")
+    about = {"labels": [], "pooled": False, "clients": [], **(fleet or {})}
+    (path / "fleet.json").write_text(json.dumps(about))
+    return path
