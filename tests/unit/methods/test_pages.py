@@ -12,10 +12,12 @@ import pytest
 
 from communis import Recipe
 from communis.config import load
+from communis.methods.fedavg import Averaging
 from communis.plugins import find, names
 
 PAGES = Path(__file__).parents[3] / "docs" / "methods"
-COMMON = {f.name for f in fields(Recipe)}
+COMMON = {f.name: f.default for f in fields(Averaging)}
+LOCAL = {f.name: f.default for f in fields(Recipe)}
 
 
 def table(text: str, heading: str) -> dict[str, object]:
@@ -40,7 +42,9 @@ def value(text: str) -> object:
 def test_page(name: str) -> None:
     """Own settings with their defaults, no more and no fewer; a test file; forty lines or so."""
     text = (PAGES / f"{name}.md").read_text("utf-8")
-    own = {f.name: f.default for f in fields(find("methods", name)) if f.name not in COMMON}
+    found = {f.name: f.default for f in fields(find("methods", name))}
+    common = LOCAL if name == "fedavg" else COMMON
+    own = {key: value for key, value in found.items() if common.get(key, ...) != value}
     assert table(text, "Settings") == own
     assert f"tests/unit/methods/test_{name}.py" in text
     assert (Path(__file__).parent / f"test_{name}.py").exists()
@@ -54,7 +58,9 @@ def test_command(name: str) -> None:
     text = (PAGES / f"{name}.md").read_text("utf-8")
     (line,) = re.findall(r"^communis run .*$", text, re.MULTILINE)
     words = shlex.split(line)
-    config = load(words[2], [words[i + 1] for i, word in enumerate(words) if word == "--set"])
+    settings = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
+    cell = words[words.index("--cell") + 1] if "--cell" in words else ""
+    config = load(words[2], settings, cell)
     assert type(config.make_method()) is find("methods", name)
 
 

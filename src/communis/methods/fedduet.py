@@ -1,0 +1,122 @@
+"""FedDUET. Anonymous, "Bridging modality gaps with decoupled uncertainty-enhanced training",
+under review; Algorithm 1 and Equations 3 to 7.
+
+Names follow the paper: h_f the fused representation (the model's embedding), z_m and s_m what the
+uncertainty head U_m says (`uncertainty.py`), sigma_f the fused uncertainty, G-Head the model's own
+head, P-Head the private one.
+Deviation: sigma_f is detached in the private loss too, as in the paper's figure though not in its
+    algorithm, or the private objective would train shared parts.
+Deviation: s_m is clamped to [-4, 4] and starts at zero. `penalty` is not in the paper.
+Deviation: r_m is not given: by default the share of the cohort's samples whose clients own m.
+Deviation: the counts n_k and n_{k,m} are on the client's card and are not sent every round.
+Deviation: clients hold and exchange only the branches of sensors they own; the others would come
+    back unchanged.
+Deviation: an absent modality has no unimodal loss; 1/M keeps M, the modalities of the fleet.
+Deviation: without any sensor sigma_f = e^2, the largest sigma_m.
+Deviation: without DT the shared parts train as before (Equation 6) and G-Head predicts alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from communis import needs, uncertainty
+from communis.core import Batch, Client, CommunisError, FleetView, Model, Output, Task
+from communis.methods.fedavg import Down, FedAvg, Server, Up
+from communis.models.network import MLP
+from communis.state import State
+
+
+@dataclass(frozen=True)
+class FedDUET(FedAvg):
+    """The uncertainty of each sensor is a temperature, and a private head learns on the shared
+    features without touching them."""
+
+    ema: Literal["none", "coverage", "const"] = "coverage"  # how far encoders and uncertainty heads
+    # move towards their mean; see fedavg
+    ut: bool = True  # uncertainty as temperature; without it sigma = 1 and there are no U_m
+    dt: bool = True  # decoupled training; without it there is no private head
+    ensemble: Literal["literal", "tempered"] = "literal"  # predict z_G + z_P or z_G + z_P / sigma_f
+    penalty: float = 0.0  # weight of s_m^2 in the loss; 0.001 holds sigma near 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.penalty < 0:
+            raise CommunisError(f"fedduet needs penalty >= 0, got {self.penalty}")
+
+    def equip(self, model: Model, task: Task) -> None:
+        if self.ut:
+            uncertainty.add_heads(model, task)
+        if self.dt:
+            model.private["head"] = MLP(model.head_sizes)
+
+    def start_server(self, fleet: FleetView) -> Server:
+        if self.ut or self.dt:
+            needs.classes(fleet, "fedduet", "a temperature flattens class probabilities")
+        if self.ut:
+            needs.held_modalities(fleet, "its uncertainty head")
+        if self.dt:
+            needs.local_data(fleet, "fedduet's private head", "set method.dt = false")
+        return super().start_server(fleet)
+
+    def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
+        def loss(output: Output, batch: Batch) -> Tensor:
+            L_G, sigma_f = self.shared_loss(client, output, batch)
+            if not self.dt:
+                return L_G
+            # They have no parameter in common, so one step of their sum is a step of each.
+            return L_G + self.private_loss(client, output, batch, sigma_f)
+
+        self.train(client, loss=loss)
+        return self.keep(client), Up(w=self.send(client))
+
+    def shared_loss(self, client: Client, output: Output, batch: Batch) -> tuple[Tensor, Tensor]:
+        """L_G, Equation 6, and sigma_f (B,)."""
+        L_G = client.task.loss(output.prediction, batch.target)  # CE(z_G, y)
+        if not self.ut:
+            return L_G, torch.ones_like(batch.target, dtype=L_G.dtype)
+        parts = uncertainty.unimodal(client.model, output.features)
+        y, M = client.task.labels(batch.target), client.card.sizes["modalities"]
+        L_G = L_G + uncertainty.losses(parts, batch.present, y, self.penalty) / M
+        return L_G, uncertainty.fused(parts, batch.present)
+
+    def private_loss(self, client: Client, output: Output, batch: Batch, sigma_f: Tensor) -> Tensor:
+        """L_P, Equation 7."""
+        z_P = client.model.private["head"](output.embedding.detach())
+        y = client.task.labels(batch.target)
+        return F.cross_entropy(z_P / sigma_f.detach()[:, None], y)
+
+    def predict(self, client: Client, state: State, batch: Batch) -> Tensor:
+        return self._said(client, batch)[self._ensemble]
+
+    def views(self, client: Client, state: State, batch: Batch) -> Mapping[str, Tensor]:
+        """The other ensemble, each head alone, P-Head at its temperature; sigma_f and the share of
+        sensors whose s_m is at a bound."""
+        said = self._said(client, batch)
+        return {name: value for name, value in said.items() if name != self._ensemble}
+
+    @property
+    def _ensemble(self) -> str:
+        return "tempered" if self.ensemble == "tempered" and self.ut and self.dt else "sum"
+
+    def _said(self, client: Client, batch: Batch) -> dict[str, Tensor]:
+        output = client.model(batch)
+        z_G = output.prediction
+        said = {"sum": z_G}
+        if self.dt:
+            z_P = client.model.private["head"](output.embedding)
+            said = {"sum": z_G + z_P, "shared": z_G, "private": z_P}
+        if self.ut:
+            parts = uncertainty.unimodal(client.model, output.features)
+            sigma_f = uncertainty.fused(parts, batch.present)
+            said |= {"sigma_f": sigma_f, "clamped": uncertainty.clamped(parts, batch.present)}
+            if self.dt:
+                tempered = z_P / sigma_f[:, None]
+                said |= {"tempered": z_G + tempered, "private_tempered": tempered}
+        return said

@@ -1,0 +1,150 @@
+"""PmcmFL. Bao et al., 2023; details after the authors' code, Noirebao/Multimodal_Federated.
+https://arxiv.org/abs/2312.13508
+
+C is the library of prototypes: the mean feature h_m of each class y, n the windows behind it.
+Deviation: at inference, where y is unknown, the mask is the mean of C over classes.
+Deviation: a prototype is the mean over all windows of the cohort that have its class and modality;
+    one that nobody has sent yet masks nothing (in the code: windows with every modality; noise).
+Deviation: only h_m meets prototypes, by cosine (in the code: also the fused one, by raw products).
+Deviation: with block fusion a client masks only what it owns: it has no weights for the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from communis import needs
+from communis.core import Batch, Card, Client, CommunisError, FleetView, Method, Output, Replies
+from communis.methods.fedavg import Averaging
+from communis.state import State
+
+
+@dataclass(frozen=True)
+class Server:
+    w: State
+    C: State  # by modality of the fleet, (classes, features); zero where n is
+    n: State  # by modality, (classes,) of the last round that had any; 0: no prototype yet
+
+
+Down = Server  # w: the paths that the client owns
+Private = Server  # w: what never leaves the client; C and n as last received
+
+
+@dataclass(frozen=True)
+class Up:
+    w: State
+    sums: Annotated[State, "classes", "features"]  # of h_m, for each modality that the client owns
+    counts: Annotated[State, "classes"]
+
+
+@dataclass(frozen=True)
+class PmcmFL(Averaging, Method[Server, Private, Down, Up]):
+    """FedAvg with class prototypes in place of missing modalities and as anchors of features."""
+
+    contrast: float = 0.1  # weight of the contrast between features and prototypes
+    tau: float = 0.07  # temperature of the contrast
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.contrast < 0 or self.tau <= 0:
+            found = f"{self.contrast} and {self.tau}"
+            raise CommunisError(f"pmcmfl needs contrast >= 0 and tau > 0, got {found}")
+
+    def start_server(self, fleet: FleetView) -> Server:
+        needs.classes(fleet, "pmcmfl", "a prototype belongs to a class")
+        shape = fleet.task.classes, one_size({card.sizes["features"] for card in fleet.cards})
+        C = {m: torch.zeros(shape) for m in sorted({m for c in fleet.cards for m in c.modalities})}
+        n = {m: torch.zeros(fleet.task.classes) for m in C}
+        return Server(fleet.params.pick(self.shared(fleet.params)), State(C), State(n))
+
+    def start_client(self, client: Client) -> Private:
+        one_size(set(client.model.feature_sizes.values()))
+        return Private(self.keep(client), State(), State())
+
+    def down(self, server: Server, card: Card) -> Down:
+        return replace(server, w=server.w.pick(card.params))
+
+    def adopt(self, client: Client, state: Private, down: Down) -> Private:
+        (state.w | down.w).load_into(client.model)
+        return replace(down, w=state.w)
+
+    def local(self, client: Client, state: Private, down: Down) -> tuple[Private, Up]:
+        def loss(output: Output, batch: Batch) -> Tensor:
+            y = client.task.labels(batch.target)
+            q = F.one_hot(y, client.task.classes)
+            L = client.task.loss(masked(client, output, batch, down, q).prediction, batch.target)
+            return L + self.contrast * anchored(output, batch, down, y, self.tau)
+
+        self.train(client, loss=loss)
+        return replace(down, w=self.keep(client)), Up(self.send(client), *prototypes(client))
+
+    def vet(self, card: Card, up: Up) -> None:
+        for m, n in up.counts.items():
+            windows = card.samples_by_modality[m]
+            possible = bool(((n >= 0) & (n == n.round())).all()) and float(n.sum()) <= windows
+            if not possible or bool(up.sums[m][n == 0].any()):
+                raise CommunisError(f"sums/{m} and counts/{m} are not those of {windows} windows")
+
+    def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
+        C, n = dict(server.C), dict(server.n)
+        sums = ups.sum(lambda up: up.sums)
+        for m, counts in ups.sum(lambda up: up.counts).items():
+            heard = counts > 0
+            C[m] = torch.where(heard[:, None], sums[m] / counts.clamp_min(1)[:, None], C[m])
+            n[m] = torch.where(heard, counts, n[m])
+        return Server(self.merge(server.w, ups), State(C), State(n))
+
+    def predict(self, client: Client, state: Private, batch: Batch) -> Tensor:
+        any_class = torch.ones(len(batch), client.task.classes, device=batch.target.device)
+        return masked(client, client.model(batch), batch, state, any_class).prediction
+
+
+def one_size(sizes: set[int]) -> int:
+    if len(sizes) != 1:
+        raise CommunisError(f"pmcmfl needs features of one size everywhere, got {sorted(sizes)}")
+    return sizes.pop()
+
+
+def masked(client: Client, output: Output, batch: Batch, library: Server, q: Tensor) -> Output:
+    """The output with prototypes for what is missing: the mean of the classes in q (B, classes)."""
+    features, present = dict(output.features), dict(batch.present)
+    for m in library.C if client.model.open_to_any else output.features:
+        known = q * (library.n[m] > 0).float()
+        total = known.sum(1)
+        there = present.get(m, torch.zeros_like(total, dtype=torch.bool))
+        if bool((~there & (total > 0)).any()):
+            mask = known @ library.C[m] / total.clamp_min(1)[:, None]
+            features[m] = torch.where(there[:, None], features.get(m, mask), mask)
+            present[m] = there | (total > 0)
+    return client.model.join(features, present)
+
+
+def anchored(output: Output, batch: Batch, library: Server, y: Tensor, tau: float) -> Tensor:
+    """The contrast: of all prototypes in a batch, a window's features shall be nearest its own."""
+    total = torch.zeros((), device=y.device)
+    for m, h in output.features.items():
+        rows = batch.present[m] & (library.n[m][y] > 0)
+        if bool(rows.any()):
+            cosine = F.normalize(h[rows]) @ F.normalize(library.C[m][y[rows]]).T
+            total = total - F.log_softmax(cosine / tau, 1).diagonal().mean()
+    return total
+
+
+@torch.no_grad()
+def prototypes(client: Client, batch: int = 512) -> tuple[State, State]:
+    """Sums and counts of h_m by class, with the model as it is, in evaluation mode."""
+    client.model.eval()
+    sums = {m: torch.zeros(client.task.classes, d) for m, d in client.model.feature_sizes.items()}
+    counts = {m: torch.zeros(client.task.classes) for m in sums}
+    for indices in torch.split(torch.arange(len(client.train)), batch):
+        part = client.train.batch(indices)
+        y = client.task.labels(part.target).cpu()
+        for m, h in client.model(part).features.items():  # zero where absent
+            sums[m].index_add_(0, y, h.cpu())
+            counts[m].index_add_(0, y, part.present[m].float().cpu())
+    return State(sums), State(counts)

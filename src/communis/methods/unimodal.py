@@ -1,0 +1,56 @@
+"""Unimodal. Pooled data and one classifier per sensor: what does a temperature do for it?
+
+The experiment of FedDUET's Appendix F.1 ("Uncertainty as temperature" against cross-entropy).
+Branches share no parameter, so training all of them at once is training each by itself, and one run
+scores every sensor alone.
+Deviation: a step sees the windows of a batch that have the sensor, so steps differ in size.
+Deviation: what several sensors predict together, the sum of their tempered logits, is not in the
+    paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from communis import needs, uncertainty
+from communis.core import Batch, Client, FleetView, Modality, Model, Output, Task, modality_of
+from communis.methods.centralized import Centralized, Down, Server, Up
+from communis.state import State
+
+
+@dataclass(frozen=True)
+class Unimodal(Centralized):
+    """Everybody's windows in one place; every sensor learns to predict on its own."""
+
+    ut: bool = True  # divide logits by sigma, in training and prediction; False: cross-entropy
+
+    def equip(self, model: Model, task: Task) -> None:
+        uncertainty.add_heads(model, task)
+
+    def start_server(self, fleet: FleetView) -> Server:
+        needs.classes(fleet, "unimodal", "a temperature flattens class probabilities")
+        return super().start_server(fleet)
+
+    def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
+        def loss(output: Output, batch: Batch) -> Tensor:
+            y = client.task.labels(batch.target)
+            return uncertainty.losses(self._parts(client, output.features), batch.present, y)
+
+        self.train(client, loss=loss, paths=[p for p in client.card.params if modality_of(p)])
+        return state, Up(w=State.of(client.model), buffers=State.buffers(client.model))
+
+    def predict(self, client: Client, state: State, batch: Batch) -> Tensor:
+        parts = self._parts(client, client.model(batch).features)
+        tempered = [
+            batch.present[m][:, None] * z * torch.exp(-s / 2)[:, None]
+            for m, (z, s) in parts.items()
+        ]
+        return torch.stack(tempered).sum(0)
+
+    def _parts(self, client: Client, features: Mapping[Modality, Tensor]) -> uncertainty.Unimodal:
+        parts = uncertainty.unimodal(client.model, features)
+        return parts if self.ut else {m: (z, torch.zeros_like(s)) for m, (z, s) in parts.items()}

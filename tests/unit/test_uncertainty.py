@@ -1,0 +1,142 @@
+"""Uncertainty as temperature: closed forms of the spec."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from communis import uncertainty
+from communis.streams import Streams
+from communis.uncertainty import EPSILON, S_MAX, UncertaintyHead, clamped, fused, losses
+
+Y = torch.tensor([0, 2, 1, 2, 0])
+
+
+def logits(seed: int = 0) -> Tensor:
+    with Streams(seed).torch("logits"):
+        return torch.randn(5, 3)
+
+
+def there(*rows: int) -> Tensor:
+    return torch.tensor([i in rows for i in range(5)])
+
+
+ALL = there(0, 1, 2, 3, 4)
+
+
+def test_sigma_one_is_cross_entropy() -> None:
+    z = logits()
+    found = losses({"a": (z, torch.zeros(5))}, {"a": ALL}, Y)
+    assert found.item() == pytest.approx(F.cross_entropy(z, Y).item(), rel=1e-6)
+
+
+def test_gradient_of_s_is_half_of_what_the_true_logit_lacks() -> None:
+    """dCE/ds = (u_y - E_softmax(u)[u]) / 2 with u = z / sigma, to 1e-6."""
+    z = logits().double()
+    s = torch.tensor([0.3, -1.2, 2.0, 0.0, -3.0], dtype=torch.double, requires_grad=True)
+    u = (z * torch.exp(-s / 2)[:, None]).detach()
+    (slope,) = torch.autograd.grad(losses({"a": (z, s)}, {"a": ALL}, Y), s)
+    expected = 0.5 * (u[torch.arange(5), Y] - (u.softmax(1) * u).sum(1)) / 5
+    assert torch.allclose(slope, expected, atol=1e-6)
+    assert slope.abs().max() > 1e-2
+
+
+@pytest.mark.parametrize(("right", "sign"), [(True, 1), (False, -1)])
+def test_sure_and_right_sharpens_sure_and_wrong_softens(right: bool, sign: int) -> None:
+    s = torch.zeros(1, requires_grad=True)
+    z = torch.tensor([[6.0, 0.0, 0.0]])
+    y = torch.tensor([0 if right else 1])
+    (slope,) = torch.autograd.grad(losses({"a": (z, s)}, {"a": torch.tensor([True])}, y), s)
+    assert sign * slope.item() > 0
+
+
+def test_losses_count_only_windows_that_have_the_modality() -> None:
+    """Each modality's mean over its own windows; changing an absent window changes no bit."""
+    a, b, s = logits(1), logits(2), torch.full((5,), 0.5)
+    present = {"a": there(0, 3), "b": there(2)}
+    found = losses({"a": (a, s), "b": (b, s)}, present, Y)
+    scale = math.exp(-0.25)
+    expected = F.cross_entropy(a[[0, 3]] * scale, Y[[0, 3]]) + F.cross_entropy(
+        b[[2]] * scale, Y[[2]]
+    )
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+    other = torch.where(there(0, 3)[:, None], a, 99.0)
+    assert torch.equal(losses({"a": (other, s), "b": (b, s)}, present, Y), found)
+
+
+def test_a_modality_that_no_window_has_is_no_loss() -> None:
+    z = logits().requires_grad_()
+    found = losses({"a": (z, torch.zeros(5))}, {"a": there()}, Y)
+    (slope,) = torch.autograd.grad(found, z)
+    assert found.item() == 0
+    assert not slope.any()
+
+
+def test_the_penalty_is_the_mean_square_of_s() -> None:
+    s = torch.tensor([1.0, -2.0, 3.0, 0.5, -1.0])
+    part = {"a": (logits(), s)}
+    present = {"a": there(0, 1)}
+    extra = losses(part, present, Y, penalty=0.1) - losses(part, present, Y)
+    assert extra.item() == pytest.approx(0.1 * (1 + 4) / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("n", [1, 2, 6])
+def test_fused_uncertainty_of_equal_sensors(n: int) -> None:
+    """sigma_f = sqrt((sigma^2 + epsilon) / n), strictly lower with every further sensor."""
+    s = torch.full((5,), 0.7)
+    parts = {f"m{i}": (logits(), s) for i in range(n + 1)}
+    present = {f"m{i}": ALL if i < n else there(1) for i in range(n + 1)}
+    found = fused(parts, present)
+    assert found[0].item() == pytest.approx(math.sqrt((math.exp(0.7) + EPSILON) / n), rel=1e-6)
+    assert found[1] < found[0]
+
+
+def test_fused_uncertainty_follows_the_surest_sensor() -> None:
+    parts = {"a": (logits(), torch.full((5,), -4.0)), "b": (logits(), torch.full((5,), 4.0))}
+    found = fused(parts, {"a": ALL, "b": ALL})
+    assert found[0].item() == pytest.approx((math.exp(4) + math.exp(-4)) ** -0.5, rel=1e-4)
+
+
+def test_without_sensors_sigma_is_the_largest() -> None:
+    parts = {"a": (logits(), torch.zeros(5, requires_grad=True))}
+    found = fused(parts, {"a": there(2)})
+    assert found[0].item() == pytest.approx(math.exp(S_MAX / 2), rel=1e-6)
+    assert found[2].item() == pytest.approx(1.0, rel=1e-5)
+    (slope,) = torch.autograd.grad(found.sum(), parts["a"][1])
+    assert bool(slope.isfinite().all())
+    assert torch.equal(slope != 0, there(2))
+
+
+def test_clamped_is_the_share_of_present_sensors_at_a_bound() -> None:
+    s = torch.tensor([4.0, -4.0, 3.9, 0.0, 4.0])
+    parts = {"a": (logits(), s), "b": (logits(), torch.zeros(5))}
+    found = clamped(parts, {"a": there(0, 1, 2, 3), "b": there(0, 2, 3)})
+    assert found.tolist() == [0.5, 1.0, 0.0, 0.0, 0.0]
+
+
+def test_a_head_starts_at_sigma_one_and_has_the_parameters_of_the_spec() -> None:
+    """96 -> 64 -> 32 -> 12 + 1: 8,717 parameters."""
+    head = UncertaintyHead(96, 12)
+    assert sum(p.numel() for p in head.parameters()) == 8717
+    for module in head.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    with torch.no_grad():
+        out = head(torch.rand(4, 96))
+    assert not out[:, -1].any()
+    assert out[:, :-1].abs().min() > 0
+
+
+def test_s_is_clamped() -> None:
+    head = UncertaintyHead(8, 3)
+    torch.nn.init.constant_(head.out.bias, 50.0)
+
+    class Holder:
+        unimodal = {"a": head}  # noqa: RUF012
+
+    ((_, s),) = uncertainty.unimodal(Holder(), {"a": torch.rand(2, 8)}).values()  # type: ignore[arg-type]
+    assert s.tolist() == [S_MAX, S_MAX]
