@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from communis.core import Modality, Model, Task
+from communis.core import CommunisError, Modality, Model, Output, Task
 from communis.models.network import MLP
 
 S_MAX = 4.0  # s_m is kept within [-S_MAX, S_MAX]: nothing in the loss bounds it
 EPSILON = 1e-6
 HIDDEN = (64, 32)  # of a head
-Unimodal = Mapping[Modality, tuple[Tensor, Tensor]]  # z_m (B, classes) and s_m (B,)
 
 
 class UncertaintyHead(MLP):
@@ -41,47 +42,57 @@ class LastAtZero(nn.Linear):
 
 
 def add_heads(model: Model, task: Task) -> None:
+    """Adds a head for every modality. They are computed together, so features need one size."""
+    if len(set(model.feature_sizes.values())) > 1:
+        raise CommunisError(
+            f"uncertainty heads need features of one size, got {dict(model.feature_sizes)}"
+        )
     for m, size in model.feature_sizes.items():
         model.unimodal[m] = UncertaintyHead(size, task.outputs)
 
 
-def unimodal(model: Model, features: Mapping[Modality, Tensor]) -> Unimodal:
-    """z_m and s_m of every modality; without meaning where it is absent."""
-    found = {m: model.unimodal[m](h) for m, h in features.items()}
-    return {m: (u[:, :-1], u[:, -1].clamp(-S_MAX, S_MAX)) for m, u in found.items()}
+@dataclass(frozen=True)
+class Unimodal:
+    """What the heads of M modalities say of B windows; without meaning where one is absent."""
+
+    z: Tensor  # (M, B, classes)
+    s: Tensor  # (M, B)
+    a: Tensor  # (M, B) bool
+
+    @property
+    def tempered(self) -> Tensor:
+        """z_m / sigma_m."""
+        return self.z * torch.exp(-self.s / 2)[..., None]
 
 
-def losses(
-    parts: Unimodal, present: Mapping[Modality, Tensor], y: Tensor, penalty: float = 0.0
-) -> Tensor:
+def unimodal(model: Model, output: Output, present: Mapping[Modality, Tensor]) -> Unimodal:
+    """The same layer of all heads as one batched product: they are many and small."""
+    names = list(output.features)
+    heads = [cast(MLP, model.unimodal[m]).layers for m in names]
+    x = torch.stack([output.features[m] for m in names])
+    for i, layers in enumerate(zip(*heads, strict=True)):
+        weight = torch.stack([layer.weight for layer in layers])
+        bias = torch.stack([layer.bias for layer in layers])
+        x = torch.baddbmm(bias[:, None], F.relu(x) if i else x, weight.transpose(1, 2))
+    s = x[..., -1].clamp(-S_MAX, S_MAX)
+    return Unimodal(x[..., :-1], s, torch.stack([present[m] for m in names]))
+
+
+def losses(said: Unimodal, y: Tensor, penalty: float = 0.0) -> Tensor:
     """Sum over modalities of L_UT,m = CE(z_m / sigma_m, y), Equation 3, each the mean over the
     windows that have m; with a penalty on s_m^2 if there is one."""
-    total = torch.zeros((), device=y.device)
-    for m, (z, s) in parts.items():
-        a = present[m].to(z.dtype)
-        loss = F.cross_entropy(z * torch.exp(-s / 2)[:, None], y, reduction="none")
-        if penalty:
-            loss = loss + penalty * s.square()
-        total = total + (a * loss).sum() / a.sum().clamp_min(1)
-    return total
+    each = F.cross_entropy(said.tempered.flatten(0, 1), y.repeat(len(said.z)), reduction="none")
+    each = each.view_as(said.s) + penalty * said.s.square()
+    return ((said.a * each).sum(1) / said.a.sum(1).clamp_min(1)).sum()
 
 
-def fused(parts: Unimodal, present: Mapping[Modality, Tensor]) -> Tensor:
+def fused(said: Unimodal) -> Tensor:
     """(B,) sigma_f = (sum_m a_m / (sigma_m^2 + epsilon))^(-1/2), Equation 4; the largest sigma_m,
     e^(S_MAX / 2), where there is no sensor at all."""
-    a, s = _stacked(parts, present)
-    precision = (a / (s.exp() + EPSILON)).sum(1)
-    return torch.where(a.any(1), precision, math.exp(-S_MAX)).rsqrt()
+    precision = (said.a / (said.s.exp() + EPSILON)).sum(0)
+    return torch.where(said.a.any(0), precision, math.exp(-S_MAX)).rsqrt()
 
 
-def clamped(parts: Unimodal, present: Mapping[Modality, Tensor]) -> Tensor:
+def clamped(said: Unimodal) -> Tensor:
     """(B,) the share of a window's sensors whose s_m is at a bound."""
-    a, s = _stacked(parts, present)
-    return (a & (s.abs() >= S_MAX)).sum(1) / a.sum(1).clamp_min(1)
-
-
-def _stacked(parts: Unimodal, present: Mapping[Modality, Tensor]) -> tuple[Tensor, Tensor]:
-    """a_m and s_m, (B, modalities) both."""
-    return torch.stack([present[m] for m in parts], 1), torch.stack(
-        [s for _, s in parts.values()], 1
-    )
+    return (said.a & (said.s.abs() >= S_MAX)).sum(0) / said.a.sum(0).clamp_min(1)

@@ -81,10 +81,10 @@ class FedDUET(FedAvg):
         L_G = client.task.loss(output.prediction, batch.target)  # CE(z_G, y)
         if not self.ut:
             return L_G, torch.ones_like(batch.target, dtype=L_G.dtype)
-        parts = uncertainty.unimodal(client.model, output.features)
+        said = uncertainty.unimodal(client.model, output, batch.present)
         y, M = client.task.labels(batch.target), client.card.sizes["modalities"]
-        L_G = L_G + uncertainty.losses(parts, batch.present, y, self.penalty) / M
-        return L_G, uncertainty.fused(parts, batch.present)
+        L_G = L_G + uncertainty.losses(said, y, self.penalty) / M
+        return L_G, uncertainty.fused(said)
 
     def private_loss(self, client: Client, output: Output, batch: Batch, sigma_f: Tensor) -> Tensor:
         """L_P, Equation 7."""
@@ -113,9 +113,9 @@ class FedDUET(FedAvg):
             z_P = client.model.private["head"](output.embedding)
             said = {"sum": z_G + z_P, "shared": z_G, "private": z_P}
         if self.ut:
-            parts = uncertainty.unimodal(client.model, output.features)
-            sigma_f = uncertainty.fused(parts, batch.present)
-            said |= {"sigma_f": sigma_f, "clamped": uncertainty.clamped(parts, batch.present)}
+            unimodal = uncertainty.unimodal(client.model, output, batch.present)
+            sigma_f = uncertainty.fused(unimodal)
+            said |= {"sigma_f": sigma_f, "clamped": uncertainty.clamped(unimodal)}
             if self.dt:
                 tempered = z_P / sigma_f[:, None]
                 said |= {"tempered": z_G + tempered, "private_tempered": tempered}

@@ -10,14 +10,13 @@ Deviation: what several sensors predict together, the sum of their tempered logi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from communis import needs, uncertainty
-from communis.core import Batch, Client, FleetView, Modality, Model, Output, Task, modality_of
+from communis.core import Batch, Client, FleetView, Model, Output, Task, modality_of
 from communis.methods.centralized import Centralized, Down, Server, Up
 from communis.state import State
 
@@ -38,19 +37,15 @@ class Unimodal(Centralized):
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
         def loss(output: Output, batch: Batch) -> Tensor:
             y = client.task.labels(batch.target)
-            return uncertainty.losses(self._parts(client, output.features), batch.present, y)
+            return uncertainty.losses(self._said(client, output, batch), y)
 
         self.train(client, loss=loss, paths=[p for p in client.card.params if modality_of(p)])
         return state, Up(w=State.of(client.model), buffers=State.buffers(client.model))
 
     def predict(self, client: Client, state: State, batch: Batch) -> Tensor:
-        parts = self._parts(client, client.model(batch).features)
-        tempered = [
-            batch.present[m][:, None] * z * torch.exp(-s / 2)[:, None]
-            for m, (z, s) in parts.items()
-        ]
-        return torch.stack(tempered).sum(0)
+        said = self._said(client, client.model(batch), batch)
+        return (said.a[..., None] * said.tempered).sum(0)
 
-    def _parts(self, client: Client, features: Mapping[Modality, Tensor]) -> uncertainty.Unimodal:
-        parts = uncertainty.unimodal(client.model, features)
-        return parts if self.ut else {m: (z, torch.zeros_like(s)) for m, (z, s) in parts.items()}
+    def _said(self, client: Client, output: Output, batch: Batch) -> uncertainty.Unimodal:
+        said = uncertainty.unimodal(client.model, output, batch.present)
+        return said if self.ut else replace(said, s=torch.zeros_like(said.s))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import cast
 
@@ -24,6 +24,10 @@ class MLP(nn.Module):
         pairs = list(pairwise(sizes))
         self.hidden = nn.ModuleList([nn.Linear(a, b) for a, b in pairs[:-1]])
         self.out = nn.Linear(*pairs[-1])
+
+    @property
+    def layers(self) -> list[nn.Linear]:
+        return [*cast(Iterable[nn.Linear], self.hidden), self.out]
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.hidden:
