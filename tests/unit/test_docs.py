@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from communis.config import Config, load
+from communis.config import Config, cells
 from communis.plugins import names
 from communis.schema import build
 
@@ -26,12 +26,17 @@ def test_python_blocks_of_the_readme(
     exec(compile(block, "README.md", "exec"), {})
 
 
-def test_toml_block_of_the_readme(tmp_path: Path) -> None:
-    (block,) = re.findall(r"```toml\n(.*?)```", README, re.S)
-    path = tmp_path / "readme.toml"
+EXPERIMENTS = (ROOT / "docs" / "experiments.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("block", re.findall(r"```toml\n(.*?)```", README + EXPERIMENTS, re.S))
+def test_toml_blocks_are_configurations(block: str, tmp_path: Path) -> None:
+    path = tmp_path / "block.toml"
     path.write_text(block)
-    assert load(str(path)).make_fleet()
-    assert tomllib.loads(block)["method"]["name"] == "fedproto"
+    for config in cells(str(path)).values():
+        assert config.make_fleet()
+        for name in (*config.compare, *config.variants):
+            assert config.under(name).make_method()
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
