@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from communis.core import CommunisError, FleetView
 
 SHOWN = 8  # clients named in a message
@@ -37,3 +39,14 @@ def held_modalities(fleet: FleetView, part: str) -> None:
             f"no client has a training window with {', '.join(unheld)}, so {part} would stay as it "
             "began: take it out of the sensors in [fleet] roles or [data], or lessen the dropout"
         )
+
+
+def one_size(sizes: Iterable[int], method: str) -> int:
+    """The size of every encoder's features."""
+    found = sorted(set(sizes))
+    if len(found) != 1:
+        raise CommunisError(
+            f"{method} needs features of one size from all encoders, got {found}: give all clients "
+            "one model in [fleet] models"
+        )
+    return found[0]

@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from communis.core import CommunisError, Modality, Model, Output, Task
+from communis import needs
+from communis.core import Modality, Model, Output, Task
 from communis.models.network import MLP
 
 S_MAX = 4.0  # s_m is kept within [-S_MAX, S_MAX]: nothing in the loss bounds it
@@ -43,11 +44,8 @@ class LastAtZero(nn.Linear):
 
 def add_heads(model: Model, task: Task) -> None:
     """Adds a head for every modality. They are computed together, so features need one size."""
-    if len(set(model.feature_sizes.values())) > 1:
-        raise CommunisError(
-            f"uncertainty heads need features of one size, got {dict(model.feature_sizes)}"
-        )
-    for m, size in model.feature_sizes.items():
+    size = needs.one_size(model.feature_sizes.values(), "uncertainty as temperature")
+    for m in model.feature_sizes:
         model.unimodal[m] = UncertaintyHead(size, task.outputs)
 
 

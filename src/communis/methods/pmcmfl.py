@@ -11,6 +11,7 @@ Deviation: with block fusion a client masks only what it owns: it has no weights
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -57,13 +58,14 @@ class PmcmFL(Averaging, Method[Server, Private, Down, Up]):
 
     def start_server(self, fleet: FleetView) -> Server:
         needs.classes(fleet, "pmcmfl", "a prototype belongs to a class")
-        shape = fleet.task.classes, one_size({card.sizes["features"] for card in fleet.cards})
-        C = {m: torch.zeros(shape) for m in sorted({m for c in fleet.cards for m in c.modalities})}
+        size = needs.one_size([card.sizes["features"] for card in fleet.cards], "pmcmfl")
+        fleetwide = sorted({m for card in fleet.cards for m in card.modalities})
+        C = {m: torch.zeros(fleet.task.classes, size) for m in fleetwide}
         n = {m: torch.zeros(fleet.task.classes) for m in C}
         return Server(fleet.params.pick(self.shared(fleet.params)), State(C), State(n))
 
     def start_client(self, client: Client) -> Private:
-        one_size(set(client.model.feature_sizes.values()))
+        needs.one_size(client.model.feature_sizes.values(), "pmcmfl")
         return Private(self.keep(client), State(), State())
 
     def down(self, server: Server, card: Card) -> Down:
@@ -103,11 +105,9 @@ class PmcmFL(Averaging, Method[Server, Private, Down, Up]):
         any_class = torch.ones(len(batch), client.task.classes, device=batch.target.device)
         return masked(client, client.model(batch), batch, state, any_class).prediction
 
-
-def one_size(sizes: set[int]) -> int:
-    if len(sizes) != 1:
-        raise CommunisError(f"pmcmfl needs features of one size everywhere, got {sorted(sizes)}")
-    return sizes.pop()
+    def views(self, client: Client, state: Private, batch: Batch) -> Mapping[str, Tensor]:
+        """The same model without masks."""
+        return {"unmasked": client.model(batch).prediction}
 
 
 def masked(client: Client, output: Output, batch: Batch, library: Server, q: Tensor) -> Output:
