@@ -54,6 +54,15 @@ def test_a_sensor_that_a_client_never_had_is_not_its_own() -> None:
     assert fleet.suites == [everything] * 2 + [("m0", "m2"), everything] + [("m0", "m1")] * 2
 
 
+def test_a_sensor_that_nobody_drew_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    rare = Suites(a=1.0, b=60.0)
+    fleets = [made(seed, suites=rare) for seed in range(4)]
+    said = [record.getMessage() for record in caplog.records]
+    unowned = [{"m0", "m1", "m2"} - set(fleet.union) for fleet in fleets]
+    assert len(said) == sum(map(bool, unowned)) > 0
+    assert f"no client drew {min(next(filter(None, unowned)))}" in said[0]
+
+
 def test_suites_are_drawn() -> None:
     fleet = made(suites=Suites("severe"))
     assert len(set(fleet.suites)) > 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,8 @@ from communis.plugins import nearest
 from communis.recordings.recording import Array
 from communis.recordings.windows import Windows
 from communis.streams import Streams
+
+log = logging.getLogger("communis")
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,11 @@ class FleetConfig:
     ) -> list[Role]:
         modalities = windows.modalities
         if self.suites != Suites():
-            return [Role(suite, 1) for suite in self.suites.draw(clients, modalities, streams)]
+            drawn = self.suites.draw(clients, modalities, streams)
+            unowned = [m for m in modalities if not any(m in suite for suite in drawn)]
+            if unowned:
+                log.warning("no client drew %s: nobody senses it", ", ".join(unowned))
+            return [Role(suite, 1) for suite in drawn]
         roles = self.roles
         if not roles and not self.types:
             return [Role(suite, 1) for suite in natural_suites(windows, client_of, clients)]
