@@ -25,6 +25,7 @@ import numpy as np
 from communis.core import CommunisError, Modality
 from communis.extras import require
 from communis.recordings.about import About, Download
+from communis.recordings.columns import chosen
 from communis.recordings.files import matching
 from communis.recordings.recording import UNLABELLED, Array, Dataset, Recording, Stream
 from communis.recordings.source import Recorded
@@ -98,6 +99,7 @@ class SleepEdf(Recorded):
     study: Study = "cassette"  # cassette: healthy, at home; telemetry: in hospital, temazepam
     modalities: tuple[str, ...] = ()  # eeg_fpz_cz, eeg_pz_oz, eog, emg, resp, temp; empty: all
     wake_minutes: float = 30.0  # of waking kept before and after sleep; negative: all of it
+    subjects: tuple[int, ...] = ()  # their numbers in the file names; empty: all
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -121,20 +123,28 @@ class SleepEdf(Recorded):
             raise CommunisError(
                 f"{folder}: no {letters}*-PSG.edf, the signals of the {self.study} study"
             )
+        chosen("subjects", self.subjects, sorted({self._named(path)[0] for path in nights}))
 
         def recordings() -> Iterator[Recording]:
             for path in nights:
+                if self.subjects and self._named(path)[0] not in self.subjects:
+                    continue
                 yield self._night(edf, path, wanted, path.relative_to(folder).as_posix())
 
         return Dataset(recordings(), Classification(len(LABELS)), LABELS, _only(UNITS, wanted))
 
-    def _night(self, edf: Any, path: Path, wanted: tuple[str, ...], name: str) -> Recording:
+    def _named(self, path: Path) -> tuple[int, int]:
+        """Subject and night, from the file's name."""
         found = NAMES[self.study].fullmatch(path.name)
         if not found:
             raise CommunisError(
                 f"{path}: the name is not of the form {NAMES[self.study].pattern}, so subject and "
                 "night are unknown"
             )
+        return int(found[1]), int(found[2])
+
+    def _night(self, edf: Any, path: Path, wanted: tuple[str, ...], name: str) -> Recording:
+        subject, night = self._named(path)
         scores = _companion(path)
         with _opened(edf, path) as signals, _opened(edf, scores) as annotations:
             if signals.getStartdatetime() != annotations.getStartdatetime():
@@ -151,8 +161,8 @@ class SleepEdf(Recorded):
         return Recording(
             streams,
             Stream(stages[first:last], 1 / EPOCH),
-            subject=int(found[1]),
-            session=int(found[2]),
+            subject=subject,
+            session=night,
             name=name,
         )
 

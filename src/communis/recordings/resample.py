@@ -13,13 +13,13 @@ from communis.recordings.recording import Array, Stream
 
 def resampled(stream: Stream, rate: float) -> Stream:
     """The stream at `rate` Hz. The filter is symmetric, so nothing is shifted in time."""
-    from scipy.signal import resample_poly
-
     ratio = Fraction(rate / stream.rate).limit_denominator(1000)
     if not ratio:
         raise CommunisError(f"a stream of {stream.rate:g} Hz cannot be brought to {rate:g} Hz")
     if ratio == 1:
         return stream
+    from scipy.signal import resample_poly  # takes a second to import
+
     values = np.asarray(stream.values, np.float32)
     missing = ~np.isfinite(values)
     found = resample_poly(

@@ -89,6 +89,15 @@ def test_waking_is_trimmed_from_signals_and_stages_alike(
         )
 
 
+def test_subjects_can_be_chosen(tmp_path: Path) -> None:
+    for ss in ("00", "07"):
+        made.night(tmp_path, NIGHT, EPOCHS, f"SC4{ss}1E0-PSG.edf", f"SC4{ss}1EC-Hypnogram.edf")
+    assert [night.subject for night in opened(tmp_path)] == [0, 7]
+    assert [night.subject for night in opened(tmp_path, subjects=(7,))] == [7]
+    with pytest.raises(CommunisError, match="subjects: no 3; there are 0, 7"):
+        opened(tmp_path, subjects=(3,))
+
+
 def test_windows_are_the_scored_epochs(tmp_path: Path) -> None:
     made.night(tmp_path, NIGHT, EPOCHS)
     dataset = SleepEdf(folder=str(tmp_path), wake_minutes=1).open()
