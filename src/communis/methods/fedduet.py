@@ -6,7 +6,8 @@ uncertainty head U_m says (`uncertainty.py`), sigma_f the fused uncertainty, G-H
 head, P-Head the private one.
 Deviation: sigma_f is detached in the private loss too, as in the paper's figure though not in its
     algorithm, or the private objective would train shared parts.
-Deviation: s_m is clamped to [-4, 4] and starts at zero. `penalty` is not in the paper.
+Deviation: s_m is clamped to [-4, 4] and starts at zero. `penalty` and `rescale` are not in the
+    paper.
 Deviation: r_m is not given: by default the share of the cohort's samples whose clients own m.
 Deviation: the counts n_k and n_{k,m} are on the client's card and are not sent every round.
 Deviation: clients hold and exchange only the branches of sensors they own; the others would come
@@ -44,6 +45,8 @@ class FedDUET(FedAvg):
     dt: bool = True  # decoupled training; without it there is no private head
     ensemble: Literal["literal", "tempered"] = "literal"  # predict z_G + z_P or z_G + z_P / sigma_f
     penalty: float = 0.0  # weight of s_m^2 in the loss; 0.001 holds sigma near 1
+    rescale: bool = False  # weigh the private loss by sigma_f: its gradient is 1 / sigma_f times
+    # that of plain cross-entropy, and sigma_f shrinks with every sensor
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,8 +92,9 @@ class FedDUET(FedAvg):
     def private_loss(self, client: Client, output: Output, batch: Batch, sigma_f: Tensor) -> Tensor:
         """L_P, Equation 7."""
         z_P = client.model.private["head"](output.embedding.detach())
-        y = client.task.labels(batch.target)
-        return F.cross_entropy(z_P / sigma_f.detach()[:, None], y)
+        sigma_f, y = sigma_f.detach(), client.task.labels(batch.target)
+        each = F.cross_entropy(z_P / sigma_f[:, None], y, reduction="none")
+        return (sigma_f * each if self.rescale else each).mean()
 
     def predict(self, client: Client, state: State, batch: Batch) -> Tensor:
         return self._said(client, batch)[self._ensemble]

@@ -334,6 +334,20 @@ def test_the_penalty_holds_s_near_zero() -> None:
     assert spread(1.0) < spread(0.0) / 2
 
 
+def test_rescaled_the_private_gradient_is_that_of_probabilities() -> None:
+    """dL_P/dz_P = (softmax(z_P / sigma_f) - y) / B; without it 1 / sigma_f times as much."""
+    client, model = a_client(FedDUET())
+    batch = client.train.batch(torch.arange(4))
+    output, sigma_f = model(batch), torch.tensor([0.1, 0.5, 1.0, 3.0])
+    z_P = model.private["head"](output.embedding.detach())
+    error = (z_P / sigma_f[:, None]).softmax(1) - F.one_hot(batch.target, 3)
+    head = model.private["head"]
+    for method, scale in ((FedDUET(rescale=True), torch.ones(4)), (FedDUET(), 1 / sigma_f)):
+        loss = method.private_loss(client, output, batch, sigma_f)
+        (slope,) = torch.autograd.grad(loss, [head.out.bias])  # type: ignore[union-attr, list-item]
+        assert torch.allclose(slope, (scale[:, None] * error).mean(0), atol=1e-6)
+
+
 def test_fewer_sensors_mean_more_uncertainty() -> None:
     game = play(gappy(), FedDUET(lr=0.1), rounds=3)
     client, state, _ = game.receive(0, 4)
