@@ -296,5 +296,5 @@ class Method(Generic[S, C, D, U]):
 
     def views(self, client: Client, state: C, batch: Batch) -> Mapping[str, Tensor]:
         """What else is recorded at evaluation, by name: other predictions (B, outputs), scored as
-        `metric@name`, and measures (B,), whose mean is `mean@name`."""
+        `metric@name`, and measures (B,), whose mean is `mean@name`. "": the prediction itself."""
         return {}

@@ -19,7 +19,7 @@ from communis import needs
 from communis.core import Modality, Model, Output, Task
 from communis.models.network import MLP
 
-S_MAX = 4.0  # s_m is kept within [-S_MAX, S_MAX]: nothing in the loss bounds it
+S_MAX = 4.0  # bounds of s_m, which nothing in the loss holds
 EPSILON = 1e-6
 HIDDEN = (64, 32)  # of a head
 
@@ -54,13 +54,18 @@ class Unimodal:
     """What the heads of M modalities say of B windows; without meaning where one is absent."""
 
     z: Tensor  # (M, B, classes)
-    s: Tensor  # (M, B)
+    s: Tensor  # (M, B), as the heads say it
     a: Tensor  # (M, B) bool
+
+    @property
+    def log_variance(self) -> Tensor:
+        """s_m within its bounds: log sigma_m^2."""
+        return self.s.clamp(-S_MAX, S_MAX)
 
     @property
     def tempered(self) -> Tensor:
         """z_m / sigma_m."""
-        return self.z * torch.exp(-self.s / 2)[..., None]
+        return self.z * torch.exp(-self.log_variance / 2)[..., None]
 
 
 def unimodal(model: Model, output: Output, present: Mapping[Modality, Tensor]) -> Unimodal:
@@ -72,13 +77,12 @@ def unimodal(model: Model, output: Output, present: Mapping[Modality, Tensor]) -
         weight = torch.stack([layer.weight for layer in layers])
         bias = torch.stack([layer.bias for layer in layers])
         x = torch.baddbmm(bias[:, None], F.relu(x) if i else x, weight.transpose(1, 2))
-    s = x[..., -1].clamp(-S_MAX, S_MAX)
-    return Unimodal(x[..., :-1], s, torch.stack([present[m] for m in names]))
+    return Unimodal(x[..., :-1], x[..., -1], torch.stack([present[m] for m in names]))
 
 
 def losses(said: Unimodal, y: Tensor, penalty: float = 0.0) -> Tensor:
     """Sum over modalities of L_UT,m = CE(z_m / sigma_m, y), Equation 3, each the mean over the
-    windows that have m; with a penalty on s_m^2 if there is one."""
+    windows that have m; with a penalty on s_m^2 if there is one, also beyond the bounds."""
     each = F.cross_entropy(said.tempered.flatten(0, 1), y.repeat(len(said.z)), reduction="none")
     each = each.view_as(said.s) + penalty * said.s.square()
     return ((said.a * each).sum(1) / said.a.sum(1).clamp_min(1)).sum()
@@ -87,7 +91,7 @@ def losses(said: Unimodal, y: Tensor, penalty: float = 0.0) -> Tensor:
 def fused(said: Unimodal) -> Tensor:
     """(B,) sigma_f = (sum_m a_m / (sigma_m^2 + epsilon))^(-1/2), Equation 4; the largest sigma_m,
     e^(S_MAX / 2), where there is no sensor at all."""
-    precision = (said.a / (said.s.exp() + EPSILON)).sum(0)
+    precision = (said.a / (said.log_variance.exp() + EPSILON)).sum(0)
     return torch.where(said.a.any(0), precision, math.exp(-S_MAX)).rsqrt()
 
 

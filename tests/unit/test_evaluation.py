@@ -80,6 +80,21 @@ def test_views_and_measures_are_scored_with_all_sensors_only() -> None:
     assert ("a+b", "nll@other", -1) in found
 
 
+@dataclass(frozen=True)
+class Together(Sure):
+    """Its prediction is among its views, so that nothing is computed twice."""
+
+    def views(self, client: Client, state: State, batch: Batch) -> Mapping[str, Tensor]:
+        return {"": 9 * F.one_hot(torch.zeros(len(batch), dtype=torch.long), 3).float()}
+
+
+def test_a_prediction_among_the_views_is_the_prediction() -> None:
+    found = scores(Together())
+    assert found["a+b", "f1", 0] == pytest.approx(2 / (3 + 3))
+    assert found["a+b", "f1", 1] == 0
+    assert found["a", "f1", 0] == 0  # a single sensor: `predict`
+
+
 def test_records_hold_views_too(tmp_path: Path) -> None:
     with Run(bound(some_unseen(), Sure()).fleet, Sure(), Plan(rounds=1), folder=tmp_path) as run:
         (record,) = list(run)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from communis import CommunisError
+from communis import CommunisError, uncertainty
 from communis.methods.unimodal import Unimodal as Unimodal_
 from communis.streams import Streams
 from communis.tasks import Classification
@@ -127,6 +128,28 @@ def test_without_sensors_sigma_is_the_largest() -> None:
     assert torch.equal(slope != 0, there(2))
 
 
+@pytest.mark.parametrize(("s", "bound"), [(50.0, S_MAX), (-50.0, -S_MAX), (1.5, 1.5)])
+def test_both_bounds_hold(s: float, bound: float) -> None:
+    part = said(a=(logits(), torch.full((5,), s), ALL))
+    assert part.log_variance.tolist() == [[bound] * 5]
+    assert torch.allclose(part.tempered[0], logits() / math.exp(bound / 2))
+    expected = (math.exp(bound) + EPSILON) ** 0.5
+    assert fused(part)[0].item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_epsilon_is_added_to_the_variance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uncertainty, "EPSILON", 3.0)
+    found = fused(said(a=(logits(), torch.zeros(5), ALL), b=(logits(), torch.zeros(5), ALL)))
+    assert found[0].item() == pytest.approx(math.sqrt((1 + 3) / 2), rel=1e-6)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_penalty_pulls_back_from_beyond_the_bounds(sign: int) -> None:
+    s = torch.full((5,), sign * 6.0, requires_grad=True)
+    (slope,) = torch.autograd.grad(losses(said(a=(logits(), s, ALL)), Y, penalty=0.1), s)
+    assert torch.allclose(slope, torch.full((5,), sign * 0.1 * 2 * 6 / 5))
+
+
 def test_clamped_is_the_share_of_present_sensors_at_a_bound() -> None:
     s = torch.tensor([4.0, -4.0, 3.9, 0.0, 4.0])
     at_bounds, other = (logits(), s, there(0, 1, 2, 3)), (logits(), torch.zeros(5), there(0, 2, 3))
@@ -148,16 +171,18 @@ def test_a_head_starts_at_sigma_one_and_has_the_parameters_of_the_spec() -> None
 
 
 def test_heads_computed_together_say_what_each_says() -> None:
-    """Values and gradients; s_m is clamped."""
+    """Values and gradients, also where features are negative; s_m is clamped."""
     made = client(method=Unimodal_(), models=(TINY,))
     torch.nn.init.constant_(made.model.unimodal["b"].out.bias, 50.0)  # type: ignore[union-attr, arg-type]
     batch = made.train.batch(torch.arange(6))
     output = made.model(batch)
+    shifted = {m: h - h.detach().mean() for m, h in output.features.items()}
+    output = replace(output, features=shifted)
     found = unimodal(made.model, output, batch.present)
     alone = [made.model.unimodal[m](output.features[m]) for m in ("a", "b")]
     assert torch.allclose(found.z, torch.stack([u[:, :-1] for u in alone]), atol=1e-5)
-    assert torch.allclose(found.s, torch.stack([u[:, -1].clamp(-S_MAX, S_MAX) for u in alone]))
-    assert found.s[1].tolist() == [S_MAX] * 6
+    assert torch.allclose(found.s, torch.stack([u[:, -1] for u in alone]), atol=1e-5)
+    assert found.log_variance[1].tolist() == [S_MAX] * 6
     weights = list(made.model.unimodal.parameters())
     together = torch.autograd.grad(found.z.square().sum(), weights, retain_graph=True)
     each = torch.autograd.grad(sum(u[:, :-1].square().sum() for u in alone), weights)

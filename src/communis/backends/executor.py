@@ -120,9 +120,10 @@ class Executor:
         for indices in torch.split(torch.arange(len(samples)), EVAL_BATCH):
             batch = only(samples.batch(indices), subset)
             there = torch.stack(list(batch.present.values())).sum(0)
-            said = {"": self.method.predict(client, state, batch)}
+            said = dict(self.method.views(client, state, batch)) if views else {}
+            if "" not in said:
+                said = {"": self.method.predict(client, state, batch), **said}
             if views:
-                said |= self.method.views(client, state, batch)
                 said["available"] = there.float()
             for name, value in said.items():
                 known = value if value.ndim == 1 else guessed(value, there > 0, client)

@@ -80,8 +80,8 @@ class Averaging(Recipe):
     def merge(self, w: State, ups: Replies[Any]) -> State:
         """The mean of the `w` that clients sent; what nobody sent stays.
 
-        With `ema`, what belongs to modality m is weighted by the windows that have it, n_{k,m}, and
-        becomes (1 - r_m) old + r_m mean.
+        With `ema`, what belongs to modality m becomes (1 - r_m) old + r_m mean; unless `uniform`,
+        that mean is weighted by the windows that have m, n_{k,m}.
         """
         by: Weight = uniform if self.uniform else samples if self.ema == "none" else presence
         means = ups.mean(_w, by=by)

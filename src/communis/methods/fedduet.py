@@ -97,30 +97,22 @@ class FedDUET(FedAvg):
         return (sigma_f * each if self.rescale else each).mean()
 
     def predict(self, client: Client, state: State, batch: Batch) -> Tensor:
-        return self._said(client, batch)[self._ensemble]
+        return self.views(client, state, batch)[""]
 
     def views(self, client: Client, state: State, batch: Batch) -> Mapping[str, Tensor]:
-        """The other ensemble, each head alone, P-Head at its temperature; sigma_f and the share of
-        sensors whose s_m is at a bound."""
-        said = self._said(client, batch)
-        return {name: value for name, value in said.items() if name != self._ensemble}
-
-    @property
-    def _ensemble(self) -> str:
-        return "tempered" if self.ensemble == "tempered" and self.ut and self.dt else "sum"
-
-    def _said(self, client: Client, batch: Batch) -> dict[str, Tensor]:
+        """The ensemble and the other one, each head alone, P-Head at its temperature; sigma_f and
+        the share of sensors whose s_m is at a bound."""
         output = client.model(batch)
-        z_G = output.prediction
-        said = {"sum": z_G}
+        z_G, said = output.prediction, {"": output.prediction}
         if self.dt:
             z_P = client.model.private["head"](output.embedding)
-            said = {"sum": z_G + z_P, "shared": z_G, "private": z_P}
+            said = {"": z_G + z_P, "shared": z_G, "private": z_P}
         if self.ut:
             unimodal = uncertainty.unimodal(client.model, output, batch.present)
             sigma_f = uncertainty.fused(unimodal)
             said |= {"sigma_f": sigma_f, "clamped": uncertainty.clamped(unimodal)}
             if self.dt:
-                tempered = z_P / sigma_f[:, None]
-                said |= {"tempered": z_G + tempered, "private_tempered": tempered}
+                cool = z_P / sigma_f[:, None]
+                both = {"literal": z_G + z_P, "tempered": z_G + cool}
+                said |= {"": both.pop(self.ensemble), **both, "private_tempered": cool}
         return said

@@ -204,6 +204,29 @@ def test_encoders_that_all_have_move_all_the_way() -> None:
     assert same(duet.server.w, play(fleet(models=(ATTENTION,)), FedAvg(lr=0.3), rounds=3).server.w)
 
 
+def test_only_encoders_and_uncertainty_heads_are_smoothed() -> None:
+    """Half of the way with r = 0.5; fusion and shared head go all the way to the mean by n_k."""
+    game = play(gappy(), FedDUET(lr=0.3, ema="const", r=0.5))
+    cards, ups, old = game.bound.cards, game.ups[0], game.bound.params
+    for path, new in game.server.w.items():
+        m = modality_of(path)
+        weight = {i: cards[i].samples_by_modality[m] if m else cards[i].samples for i in ups
+                  if path in ups[i].w}  # fmt: skip
+        mean = sum(n * ups[i].w[path] for i, n in weight.items()) / sum(weight.values())
+        expected = (old[path] + mean) / 2 if m else mean
+        assert torch.allclose(new, expected, atol=1e-6), path
+
+
+def test_without_smoothing_encoders_are_weighted_by_all_windows() -> None:
+    game = play(gappy(), FedDUET(lr=0.3, ema="none"))
+    cards, ups = game.bound.cards, game.ups[0]
+    path = "encoders.a.conv1.weight"
+    mean = (cards[0].samples * ups[0].w[path] + cards[1].samples * ups[1].w[path]) / 8
+    assert [cards[i].samples for i in (0, 1)] == [4, 4]
+    assert cards[0].samples_by_modality["a"] == 3  # so that the weights could differ
+    assert torch.allclose(game.server.w[path], mean, atol=1e-6)
+
+
 def test_a_modality_that_the_cohort_lacks_stays() -> None:
     game = play(gappy(), FedDUET(lr=0.3), cohorts=[[0, 1, 2], [1]])
     before, after = play(gappy(), FedDUET(lr=0.3)).server.w, game.server.w
@@ -278,7 +301,15 @@ def test_predictions_add_logits_literally_or_at_the_trained_temperature() -> Non
         tempered = FedDUET(ensemble="tempered").predict(client, state, batch)
         assert torch.equal(game.method.predict(client, state, batch), output.prediction + z_P)
     assert torch.allclose(tempered, output.prediction + z_P / said["sigma_f"][:, None])
+    assert set(said) == {
+        *("", "shared", "private", "sigma_f", "clamped", "tempered", "private_tempered")
+    }
+    other = FedDUET(ensemble="tempered").views(client, state, batch)
+    assert set(other) == set(said) - {"tempered"} | {"literal"}
+    assert torch.equal(other["literal"], said[""])
     assert torch.equal(said["tempered"], tempered)
+    assert torch.allclose(said["private_tempered"], z_P / said["sigma_f"][:, None])
+    assert not said["clamped"].any()
     assert torch.equal(said["shared"], output.prediction)
     assert torch.equal(said["private"], z_P)
     assert not torch.allclose(said["sigma_f"], torch.full((3,), 2**-0.5))  # it has been learned

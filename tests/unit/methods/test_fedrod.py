@@ -10,6 +10,7 @@ from torch import Tensor
 
 from communis import Batch, CommunisError, Model
 from communis.methods.fedrod import FedRoD
+from communis.models.zoo import Architecture
 from communis.tasks import Localisation
 from tests.unit.methods.tiny import (
     SMALL,
@@ -108,6 +109,15 @@ def test_personal_loss_is_plain() -> None:
         "private.head.out.bias": model.private["head"].out.bias - error.sum(0),
     }
     assert near(game.states[1], expected)
+
+
+def test_a_deep_personal_head_is_built_like_the_shared_one() -> None:
+    deep = Architecture(width=4, embedding=6, hidden=(5, 4))
+    params = fleet(models=(deep,)).bind(FedRoD(deep=True)).params
+    own = {k.removeprefix("private."): t.shape for k, t in params.items() if is_private(k)}
+    assert own == {k: t.shape for k, t in params.items() if k.startswith("head.")}
+    linear = fleet(models=(deep,)).bind(FedRoD()).params
+    assert [tuple(t.shape) for k, t in linear.items() if is_private(k)] == [(3,), (3, 6)]
 
 
 def test_a_class_never_seen() -> None:
