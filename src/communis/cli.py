@@ -21,9 +21,7 @@ from communis.core import CommunisError
 from communis.extras import EXTRAS, command
 from communis.jobs import Job
 from communis.metrics.selection import Select
-from communis.report import page
-from communis.report.words import default_metric
-from communis.terminal import Said, err, out, results, say
+from communis.terminal import Said, err, out, say
 
 app = typer.Typer(
     help="Train models across fleets whose devices sense differently.",
@@ -111,7 +109,9 @@ def compare(
     on: Annotated[
         str, typer.Option("--on", help="A TOML file or a preset; see `presets`.")
     ] = "watch",
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from the file's own.")] = 3,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="How many seeds, starting at the file's own.")
+    ] = 3,
     settings: Settings = None,
     cell: Annotated[
         list[str] | None,
@@ -131,6 +131,8 @@ def compare(
     command continues after an interruption.
 
     Example: communis compare fedavg fedper fedproto local --on watch --seeds 5
+
+    In one cell: communis compare fedavg fedduet --on fedduet/dsads --cell severe/severe
     """
     found = configs.cells(on, settings or (), methods or ())
     chosen = [configs.pick(found, name, on) for name in dict.fromkeys(cell or found)]
@@ -182,14 +184,8 @@ def report(
     json: Json = False,
 ) -> None:
     """Write one HTML file with the tables and curves of finished runs."""
-    runs = collect(folders)
-    chosen = metric or default_metric(runs)
-    page.write(runs, output, chosen, f"communis: {', '.join(map(str, folders))}", select)
-    if json:
-        say({"event": "report", "path": str(output)})
-    else:
-        out.print(results(runs, chosen, select))
-        out.print(f"report: {output}")
+    title = ", ".join(map(str, folders))
+    jobs.show(collect(folders), output, metric, select, title, quiet=False, json=json)
 
 
 @app.command()

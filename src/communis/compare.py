@@ -81,15 +81,21 @@ def grouped(runs: Sequence[Finished]) -> dict[str, list[Finished]]:
 
 
 def cells(runs: Sequence[Finished]) -> dict[str, list[Finished]]:
-    """The runs of every cell of a grid, by the cell's name; it has none where there is no grid."""
-    places = dict.fromkeys(run.place for run in runs)
+    """The runs of every cell of a grid, by the cell's name; it has none where there is no grid.
+    Cells come in the order of the experiment's file."""
+    places = dict.fromkeys(run.place for run in sorted(runs, key=lambda run: run.position))
     return {place: [run for run in runs if run.place == place] for place in places}
+
+
+def scored(runs: Sequence[Finished]) -> list[Finished]:
+    """Those that were evaluated at least once."""
+    return [run for run in runs if run.evaluated]
 
 
 def known(runs: Sequence[Finished]) -> list[str]:
     """The test scores that every run has, other views and measures (`metric@view`) included."""
     sets = [[key[5:] for key in run.evaluated[-1].scores if key.startswith("test.")]
-            for run in runs if run.evaluated]  # fmt: skip
+            for run in scored(runs)]  # fmt: skip
     return [name for name in sets[0] if all(name in other for other in sets)] if sets else []
 
 
@@ -99,16 +105,32 @@ def metrics(runs: Sequence[Finished]) -> list[str]:
 
 
 def rows(runs: Sequence[Finished], metric: str, select: Select = "last") -> list[Row]:
-    """One row per method, best first. The runs are those of one cell."""
+    """One row per method that was evaluated, best first. The runs are those of one cell. The
+    primary metric chooses the round, and everything else is read there."""
+    runs = scored(runs)
     if len(cells(runs)) > 1:
         raise CommunisError(f"compare each cell by itself: {'; '.join(cells(runs))}")
     if metric not in (available := known(runs)):
         there = f"there are {', '.join(available)}" if available else "nothing was evaluated yet"
         raise CommunisError(f"no metric {metric!r} in these runs; {there}")
-    groups = grouped(runs)
-    order = ranked({m: estimate(group, metric, select) for m, group in groups.items()}, metric)
+    groups, (order, _) = grouped(runs), ranking(runs, metric, select)
     shown = [metric, *(name for name in metrics(runs) if name != metric)]
     return [_row(groups[name], groups[order[0]], shown, metric, select) for name in order]
+
+
+def ranking(
+    runs: Sequence[Finished], metric: str, select: Select
+) -> tuple[list[str], Sequence[int]]:
+    """The methods from best to worst, and the seeds that decide: those that all methods with a mean
+    have, so that none is judged by easier ones. Where they share none, each has its own."""
+    places = cells(runs)
+    found = {name: by_seed(group, metric, select, places) for name, group in grouped(runs).items()}
+    means = {name: Estimate.of(scores.values()) for name, scores in found.items()}
+    finite = [name for name, mean in means.items() if math.isfinite(mean.mean)]
+    shared = set.intersection(*(set(found[name]) for name in finite)) if finite else set()
+    if shared:
+        means |= {name: Estimate.of(found[name][seed] for seed in shared) for name in finite}
+    return ranked(means, metric), sorted(shared)
 
 
 def _row(
@@ -119,13 +141,14 @@ def _row(
     select: Select,
 ) -> Row:
     difference = paired(group, best, metric, select)
+    clients = [run.by_client(metric, select) for run in group]
     worst = "min" if better(metric) > 0 else "max"
     return Row(
         **vars(cost(group)),
         method=group[0].method,
-        scores={m: estimate(group, m, select) for m in shown},
+        scores={m: estimate(group, m, select, by=metric) for m in shown},
         selected={s: estimate(group, metric, s) for s in SELECTS},
-        weakest=Estimate.of(run.by_client(metric, select).agg(worst) for run in group),
+        weakest=Estimate.of(getattr(scores, worst)(skipna=False) for scores in clients),
         difference=difference,
         verdict=judge(group, best, difference, metric),
     )
@@ -152,8 +175,8 @@ def cost(group: Sequence[Finished]) -> Cost:
 def judge(
     group: Sequence[Finished], best: Sequence[Finished], difference: Estimate, metric: str
 ) -> str:
-    """The verdict on a method against the best one; empty for the best itself."""
-    if group is best:
+    """The verdict on a method against the best one; empty for the best itself, if it has a mean."""
+    if group is best and math.isfinite(difference.mean):
         return ""
     mine, theirs = ({run.place: run.bench for run in runs} for runs in (group, best))
     if any(theirs.get(place, bench) != bench for place, bench in mine.items()):
@@ -162,11 +185,16 @@ def judge(
 
 
 def by_seed(
-    runs: Sequence[Finished], metric: str, select: Select, everywhere: Collection[str] = ()
+    runs: Sequence[Finished],
+    metric: str,
+    select: Select,
+    everywhere: Collection[str] = (),
+    by: str = "",
 ) -> dict[int, float]:
     """A method's score by seed: its mean over cells, of the seeds that every cell has; those
-    `everywhere` too, so that methods are averaged over the same ones."""
-    found = {(run.seed, run.place): run.final(metric, select) for run in runs}
+    `everywhere` too, so that methods are averaged over the same ones. by: the metric that chooses
+    the round."""
+    found = {(run.seed, run.place): run.final(metric, select, by) for run in runs}
     places = sorted({place for _, place in found} | set(everywhere))
     seeds = sorted({seed for seed, _ in found})
     complete = [seed for seed in seeds if all((seed, place) in found for place in places)]
@@ -174,16 +202,24 @@ def by_seed(
 
 
 def estimate(
-    runs: Sequence[Finished], metric: str, select: Select, everywhere: Collection[str] = ()
+    runs: Sequence[Finished],
+    metric: str,
+    select: Select,
+    everywhere: Collection[str] = (),
+    by: str = "",
 ) -> Estimate:
     """A method's score over seeds."""
-    return Estimate.of(by_seed(runs, metric, select, everywhere).values())
+    return Estimate.of(by_seed(runs, metric, select, everywhere, by).values())
 
 
 def paired(
-    group: Sequence[Finished], best: Sequence[Finished], metric: str, select: Select = "last"
+    group: Sequence[Finished],
+    best: Sequence[Finished],
+    metric: str,
+    select: Select = "last",
+    everywhere: Collection[str] = (),
 ) -> Estimate:
-    """The difference of two methods over the seeds and cells that both have."""
-    places = {run.place for run in (*group, *best)}
+    """The difference of two methods over the seeds that both have in all cells of either."""
+    places = {run.place for run in (*group, *best)} | set(everywhere)
     mine, other = (by_seed(runs, metric, select, places) for runs in (group, best))
     return Estimate.of(mine[seed] - other[seed] for seed in mine if seed in other)

@@ -4,6 +4,7 @@ An unknown key or a bad value is an error that names the file, the key and the n
 
     name = "trial"                  # the run's folder is runs/trial
     seed = 0
+    metric = "macro_f1"             # the score to judge by
     [data]      name = "watch"      # a source of communis.data; other keys are its settings
     [partition] by = "subject"      # windows -> clients
     [fleet]     models = ["cnn"]    # and [[fleet.roles]], [fleet.suites], [fleet.dropout], ...
@@ -82,7 +83,9 @@ class Config:
     variants: dict[str, Table] = field(default_factory=dict)
     grid: Table = field(default_factory=dict)  # of a file; `cells` makes a Config of every cell
     cell: dict[str, str] = field(default_factory=dict)  # the level of every axis, as a label
+    levels: dict[str, tuple[str, ...]] = field(default_factory=dict)  # all levels, in order
     variant: str = ""  # the name by which these settings of the method go
+    metric: str = ""  # the score to judge by
 
     def __post_init__(self) -> None:
         if self.grid:
@@ -128,21 +131,22 @@ class Config:
             raise SchemaError(
                 f"no method {name!r}{nearest(name, known)}; there are {', '.join(known)}"
             )
-        own = self.variants.get(name, {"name": name})
-        method = {**self.method, **self.methods.get(own["name"], {}), **own}
         variant = name if name in self.variants else ""
+        own: Table = {"method": self._method(name), "variant": variant}
         try:
-            return replace(
-                self, method=method, methods={}, compare=(), variants={}, variant=variant
-            )
+            return replace(self, methods={}, compare=(), variants={}, **own)
         except CommunisError as error:
             raise SchemaError(f"{name}: {error}") from None
 
     def make_method(self) -> AnyMethod:
-        settings = {**self.method, **self.methods.get(self.method_name, {})}
-        del settings["name"]
-        method: AnyMethod = build(find("methods", self.method_name), settings, "method")
+        settings = self._method(self.method_name)
+        method: AnyMethod = build(find("methods", settings.pop("name")), settings, "method")
         return method
+
+    def _method(self, name: str) -> Table:
+        """The settings of a method or variant, with the method's name."""
+        own = self.variants.get(name, {"name": name})
+        return {**self.method, **self.methods.get(own["name"], {}), **own}
 
     def make_fleet(self) -> Fleet:
         streams = Streams(self.seed)
@@ -156,8 +160,9 @@ class Config:
         """This configuration with every default written out; parsing it gives the same run."""
         method = {"name": self.method_name, **_settings(self.make_method())}
         data = {"name": self.data["name"], **_settings(self.make_source())}
-        tables = {
+        tables: dict[str, Mapping[str, Any]] = {
             "cell": self.cell,
+            "levels": self.levels,
             "data": data,
             "partition": _settings(self.partition),
             "fleet": _settings(self.fleet),
@@ -165,10 +170,10 @@ class Config:
             "topology": _settings(self.topology),
             "run": _settings(self.run),
         }
-        lines = [f"name = {_toml(self.name)}", f"seed = {self.seed}"]
-        lines += [f"variant = {_toml(self.variant)}"] if self.variant else []
+        top = {key: getattr(self, key) for key in ("name", "seed", "variant", "metric")}
+        lines = [f"{key} = {_toml(value)}" for key, value in top.items() if value != ""]
         for name, table in tables.items():
-            given = [(_key(key), _toml(v)) for key, v in table.items() if v is not None]
+            given = [(grids.dotted([key]), _toml(v)) for key, v in table.items() if v is not None]
             lines += ["", f"[{name}]", *(f"{key} = {v}" for key, v in given)] if given else []
         return "\n".join(lines) + "\n"
 
@@ -179,15 +184,16 @@ class Config:
 
 def load(source: str, overrides: Sequence[str] = (), cell: str = "") -> Config:
     """The configuration in a file, or of a preset by name, with `key=value` overrides; of a grid
-    the one in a cell, such as "severe/moderate"."""
-    return pick(cells(source, overrides), cell, source)
+    the one in a cell, such as "severe/moderate". As method.name a variant will do."""
+    config = pick(cells(source, overrides), cell, source)
+    return config.under(config.method_name) if config.method_name in config.variants else config
 
 
 def cells(
-    source: str, overrides: Sequence[str] = (), compare: Sequence[str] = ()
+    source: str, overrides: Sequence[str] = (), compare: Sequence[str] | None = None
 ) -> dict[str, Config]:
     """The configurations of all cells of a file's grid by their levels; without a grid a single
-    one called "". `compare` stands in for the file's own list."""
+    one called "". `compare`: they are made for a comparison, of these or the file's own list."""
     text, where = _read(source)
     try:
         table = tomllib.loads(text)
@@ -195,7 +201,12 @@ def cells(
         raise SchemaError(f"{where}: not valid TOML: {error}") from None
     table |= {"compare": compare} if compare else {}
     try:
-        return {name: _cell(name, cell) for name, cell in grids.cells(table, overrides).items()}
+        changed = [key for text in overrides for key in grids.override(table, text)]
+        found = _built(grids.cells(table, changed))
+        for config in found.values():
+            run = [config.method_name] if compare is None else config.compare
+            grids.refuse_ignored(changed, run, config.methods, config.variants)
+        return found
     except CommunisError as error:
         raise SchemaError(f"{where}: {error}") from None
 
@@ -215,8 +226,7 @@ def bare(data: Table, overrides: Sequence[str] = ()) -> Config:
     table: Table = {"data": dict(data)}
     for override in overrides:
         grids.override(table, override)
-    config: Config = build(Config, table, "")
-    return config
+    return _built({"": table})[""]
 
 
 def usable_name(name: str) -> bool:
@@ -244,12 +254,18 @@ def _below(folder: Traversable, above: str = "") -> Iterator[str]:
             yield f"{above}{path.name[:-5]}"
 
 
-def _cell(name: str, table: Table) -> Config:
-    try:
-        config: Config = build(Config, table, "")
-        return config
-    except CommunisError as error:
-        raise SchemaError(f"cell {name}: {error}" if name else str(error)) from None
+def _built(tables: Mapping[str, Table]) -> dict[str, Config]:
+    """The configuration of every cell; a mistake in all of them is no cell's own."""
+    found, wrong = {}, {}
+    for name, table in tables.items():
+        try:
+            found[name] = build(Config, table, "")
+        except CommunisError as error:
+            wrong[name] = str(error)
+    everywhere = not found and len(set(wrong.values())) == 1
+    for name, why in wrong.items():
+        raise SchemaError(why if everywhere else f"cell {name}: {why}")
+    return found
 
 
 def _read(source: str) -> tuple[str, str]:
@@ -269,10 +285,6 @@ def _read(source: str) -> tuple[str, str]:
 
 def _settings(thing: Any) -> Table:
     return {f.name: getattr(thing, f.name) for f in fields(thing)}
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
 
 
 def _toml(value: Any) -> str:

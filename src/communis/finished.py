@@ -20,8 +20,8 @@ from communis.metrics.selection import Scores, Select, chosen
 from communis.runfolder import RunFolder
 
 # Settings that change no number of a run, or that runs to be averaged over may differ in.
-_FREE = ("name", "variant", "seed", "run.workers", "run.start_method", "run.checkpoint_every",
-         "run.device")  # fmt: skip
+_FREE = ("name", "variant", "seed", "metric", "run.workers", "run.start_method",
+         "run.checkpoint_every", "run.device")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,15 @@ class Finished:
         return ", ".join(f"{axis} {level}" for axis, level in self.cell.items())
 
     @cached_property
+    def position(self) -> tuple[int, ...]:
+        """Where the cell stands in the order of the experiment's file; old folders do not say."""
+        found = []
+        for axis, level in self.cell.items():
+            levels = [str(one) for one in self.config.get("levels", {}).get(axis, ())]
+            found.append(levels.index(level) if level in levels else len(levels))
+        return tuple(found)
+
+    @cached_property
     def settings(self) -> Mapping[str, str]:
         """Every setting that matters, by dotted key."""
         flat = {}
@@ -59,7 +68,7 @@ class Finished:
             items = content.items() if isinstance(content, Mapping) else [("", content)]
             for key, value in items:
                 flat[f"{table}.{key}".rstrip(".")] = json.dumps(value, default=str)
-        return {key: value for key, value in flat.items() if key not in _FREE}
+        return {k: v for k, v in flat.items() if k not in _FREE and not k.startswith("levels.")}
 
     @cached_property
     def bench(self) -> Mapping[str, str]:
@@ -109,21 +118,26 @@ class Finished:
         found = {key: part["value"] for key, part in table.groupby(["split", "metric"])}
         return defaultdict(lambda: table["value"][:0], found)
 
-    def by_client(self, metric: str, select: Select = "last") -> Scores:
-        """The test score of every client with all its sensors, in the round that counts."""
-        if (metric, select) not in self._chosen:
-            test, val = self._history["test", metric], self._history["val", metric]
-            self._chosen[metric, select] = chosen(test, val, metric, select)
-        return self._chosen[metric, select]
+    def by_client(self, metric: str, select: Select = "last", by: str = "") -> Scores:
+        """The test score of every client with all its sensors, in the round that counts: chosen by
+        the validation scores of the metric `by` (if empty, of this one), so that several metrics
+        describe the same model."""
+        key = metric, select, by or metric
+        if key not in self._chosen:
+            test, val = self._history["test", key[2]], self._history["val", key[2]]
+            there = chosen(test, val, key[2], select)
+            scores = self._history["test", metric]
+            self._chosen[key] = scores[scores.index.isin(there)].droplevel("round")
+        return self._chosen[key]
 
     @cached_property
-    def _chosen(self) -> dict[tuple[str, Select], Scores]:
+    def _chosen(self) -> dict[tuple[str, Select, str], Scores]:
         """What `by_client` has found already: tables and pages ask for it again and again."""
         return {}
 
-    def final(self, metric: str, select: Select = "last") -> float:
+    def final(self, metric: str, select: Select = "last", by: str = "") -> float:
         """The mean over clients of that test score; NaN if there is none."""
-        return float(self.by_client(metric, select).mean(skipna=False))
+        return float(self.by_client(metric, select, by).mean(skipna=False))
 
 
 def read(path: Path) -> Finished:

@@ -12,14 +12,15 @@ from pathlib import Path
 import typer
 
 from communis.compare import collect, metrics
-from communis.config import Config, usable_name
+from communis.config import Config, load, usable_name
 from communis.core import CommunisError
+from communis.finished import Finished
 from communis.fleet import Fleet
 from communis.metrics.selection import Select
 from communis.report import page
 from communis.report.words import default_metric, warnings
 from communis.run import Run
-from communis.runfolder import replace_file
+from communis.runfolder import RunFolder, replace_file
 from communis.terminal import Display, Stop, as_json, err, out, results, say, stop_after_round
 
 STOPPED = 130  # exit code after Ctrl-C
@@ -37,6 +38,11 @@ class Job:
     def label(self) -> str:
         cell = f"{'/'.join(self.config.cell.values())}, " if self.config.cell else ""
         return f"{cell}{self.config.label}, seed {self.config.seed}"
+
+    @property
+    def done(self) -> int:
+        """How many rounds its folder has."""
+        return len(RunFolder(self.folder).records())
 
     @contextmanager
     def named(self) -> Iterator[None]:
@@ -72,10 +78,10 @@ def prepare(jobs: Sequence[Job], fresh: bool) -> None:
                 f"{job.folder}: the folder of both ({other.label}) and ({job.label}); rename one"
             )
     for job in jobs:
-        path, text = job.folder / "config.toml", job.config.to_toml()
+        path = job.folder / "config.toml"
         if fresh and path.exists():
             shutil.rmtree(job.folder)
-        if path.exists() and path.read_text(encoding="utf-8") != text:
+        if path.exists() and not _same(path, job.config):
             raise CommunisError(
                 f"{job.folder} holds results of other settings: choose another --name, "
                 "or remove them with --fresh"
@@ -85,12 +91,27 @@ def prepare(jobs: Sequence[Job], fresh: bool) -> None:
         replace_file(job.folder / "config.toml", job.config.to_toml().encode())
 
 
+def _same(path: Path, config: Config) -> bool:
+    """Whether a file has these settings: those that it lacks, being older, have their defaults.
+    What the grid has besides and which score to judge by change no result."""
+    try:
+        old = load(str(path))
+    except CommunisError:
+        return False
+    return replace(old, levels=config.levels, metric=config.metric).to_toml() == config.to_toml()
+
+
 def carry_out(jobs: Sequence[Job], home: Path, metric: str, quiet: bool, json: bool) -> None:
     """Does what is not done yet; stops after a round on Ctrl-C."""
     total = sum(job.config.run.rounds for job in jobs)
+    named = {job.config.metric for job in jobs}
+    metric = metric or (named.pop() if len(named) == 1 else "")
     fleet: tuple[tuple[object, ...], Fleet] | None = None
     with stop_after_round() as stop, Display(total, metric, json, quiet) as display:
         for job in jobs:
+            if 0 < job.config.run.rounds <= job.done:
+                display.begin(job.label, job.config.run.rounds)
+                continue
             key = job.config.seed, job.config.data, job.config.partition, job.config.fleet
             if fleet is None or fleet[0] != key:  # methods share a seed's fleet
                 with job.named():
@@ -135,13 +156,26 @@ def conclude(
     quiet: bool,
     json: bool,
 ) -> None:
-    """Prints the table and writes the report."""
+    """What is said of finished runs, if anything was scored."""
     runs = collect(folders)
     if not metrics(runs):
         err.print(f"nothing to score: no client has test windows; records are in {home}")
         return
+    show(runs, home / "report.html", metric, select, title, quiet, json)
+
+
+def show(
+    runs: Sequence[Finished],
+    path: Path,
+    metric: str,
+    select: Select,
+    title: str,
+    quiet: bool,
+    json: bool,
+) -> None:
+    """Prints the table and writes the report."""
     chosen = metric or default_metric(runs)
-    path = page.write(runs, home / "report.html", chosen, f"communis: {title}", select)
+    page.write(runs, path, chosen, f"communis: {title}", select)
     if json:
         found = as_json(runs, chosen, select)
         return say({"event": "result", **found, "report": str(path), "warnings": warnings(runs)})

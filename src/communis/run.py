@@ -10,6 +10,7 @@ import time
 import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -30,15 +31,7 @@ from communis.plan import Plan
 from communis.recordings.recording import Array
 from communis.runfolder import RunFolder
 from communis.topology import SERVER, Star
-from communis.wire import (
-    Message,
-    check,
-    decode,
-    encode,
-    flatten,
-    payload_types,
-    unflatten,
-)
+from communis.wire import Message, check, decode, encode, flatten, payload_types, unflatten
 
 
 class Run:
@@ -302,7 +295,7 @@ class Run:
         may change, for instance to go on for more rounds."""
         cards = [(c.id, c.modalities, c.samples, c.model) for c in self.cards]
         parts = (self.method, self.topology, self._streams, self._fleet.fleet.digest, cards)
-        return hashlib.sha256(repr(parts).encode()).hexdigest()
+        return hashlib.sha256(repr([_told(part) for part in parts]).encode()).hexdigest()
 
     def _restore(self) -> int:
         """Continues the folder's checkpoint; its round, or -1 if there is none."""
@@ -317,3 +310,11 @@ class Run:
         self.servers = {a: unflatten(by_server[str(a)], self._server_type) for a in self.servers}
         self.round, self.history = checkpoint.round, self.folder.records()
         return checkpoint.round
+
+
+def _told(thing: Any) -> object:
+    """Its name and what differs from the defaults: a setting that is new leaves it as it is."""
+    if not is_dataclass(thing):
+        return thing
+    own = {f.name: v for f in fields(thing) if (v := getattr(thing, f.name)) != f.default}
+    return type(thing).__qualname__, sorted(own.items())

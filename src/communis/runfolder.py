@@ -95,8 +95,6 @@ class RunFolder:
         links: Sequence[Link],
         scores: Sequence[Scored],
     ) -> None:
-        with self._records.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(strict(asdict(record))) + "\n")
         _write_table(
             self.path / "links" / f"{record.round:06d}.parquet", link_rows(record.round, links)
         )
@@ -105,6 +103,9 @@ class RunFolder:
                 self.path / "scores" / f"{record.round:06d}.parquet",
                 score_rows(record.round, scores),
             )
+        # Last: a round that has a record is complete.
+        with self._records.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(strict(asdict(record))) + "\n")
 
     def save(self, round: int, experiment: str, tensors: Mapping[str, Tensor]) -> None:
         """experiment: what the checkpoint belongs to; see `load`."""

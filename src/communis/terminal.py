@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,19 +17,17 @@ from rich.console import Console, Group
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from communis.compare import Row, cells, rows
+from communis.cells import Line, Selected, lines, mark
+from communis.compare import Row, cells, rows, scored
 from communis.core import CommunisError
 from communis.exchange import RoundRecord
 from communis.finished import Finished
 from communis.metrics.estimate import Estimate
 from communis.metrics.selection import SELECTS, Select
 from communis.plugins import nearest
-from communis.report.cells import Line, lines, mark
-from communis.report.comparison import Selected
 from communis.report.words import (
     count,
     how_to_read,
-    how_to_read_cells,
     kilobytes,
     number,
     plain,
@@ -128,13 +127,15 @@ def results(
 ) -> Group:
     """The comparison of the methods, or for a grid the methods x cells; unless `quiet` with how to
     read it."""
-    if len(cells(runs)) > 1:
-        found = lines(runs, metric, select)
-        view = _grid(found, metric, list(cells(runs)))
-        words = how_to_read_cells(found[0].method, found[0].average.seeds, select)
+    found: Sequence[Selected]
+    seen = scored(runs)
+    if len(places := cells(seen)) > 1:
+        found = averages = lines(seen, metric, select)
+        view = _grid(averages, metric, list(places))
     else:
-        table = rows(runs, metric, select)
-        view, words = comparison(table, metric), how_to_read(table, metric, select)
+        found = table = rows(seen, metric, select)
+        view = comparison(table, metric)
+    words = how_to_read(seen, found, metric, select)
     return view if quiet else Group(view, f"\n{scope(runs)} {words}")
 
 
@@ -149,7 +150,7 @@ def comparison(table: Sequence[Row], metric: str) -> Group:
         view.add_row(
             row.method,
             *(number(row.scores[m]) for m in shown),
-            f"{row.weakest.mean:.3f}",
+            f"{row.weakest.mean:.3f}" if math.isfinite(row.weakest.mean) else "-",
             count(row.parameters),
             f"{kilobytes(row.bytes_up)}/{kilobytes(row.bytes_down)}",
             f"{row.total_bytes / 1e6:,.1f}",
@@ -199,7 +200,7 @@ def _table(name: str, *numbers: str) -> Table:
 def as_json(runs: Sequence[Finished], metric: str, select: Select = "last") -> dict[str, Any]:
     """The same for programs: rows with their cell, and for a grid the averages over cells."""
     found: dict[str, Any] = {"metric": metric, "select": select, "rows": []}
-    groups = cells(runs)
+    groups = cells(scored(runs))
     for group in groups.values():
         found["rows"] += [{"cell": group[0].cell, **asdict(r)} for r in rows(group, metric, select)]
     if len(groups) > 1:

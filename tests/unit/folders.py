@@ -25,31 +25,42 @@ def write(
     variant: str = "",
     settings: str = "",
     fleet: Mapping[str, Any] | None = None,
+    levels: Mapping[str, Sequence[str]] | None = None,
+    metric: str = "",
+    data: str = "d",
+    eval_clients: int = 0,
 ) -> Path:
-    """A run in which every round was evaluated. settings: more lines of its [method]."""
+    """A run in which every round with scores was evaluated. settings: more lines of its [method].
+    `test.f1.2` is of class 2."""
     folder = RunFolder(path)
     folder.open()
     rounds = len(next(iter(history.values())))
     for i in range(rounds):
         scores = [
-            Scored(client, split, "acc", True, Score(metric, value, support=9))
+            Scored(client, split, "acc", True, Score(name, value, int(label or -1), support=9))
             for key, values in history.items()
-            for split, _, metric in [key.partition(".")]
+            for split, name, label in [(*key.split("."), "")[:3]]
             for client, value in values[i].items()
         ]
-        means = {key: fmean(values[i].values()) for key, values in history.items() if values[i]}
+        means = {
+            key: fmean(values[i].values())
+            for key, values in history.items()
+            if values[i] and key.count(".") == 1
+        }
         record = RoundRecord(
             i + 1, (0, 1), 0.5, 100, 300, 10, 2.0, refused=((1, "NaN"),), scores=means
         )
         folder.record(record, [Link(-1, 0, 100, 5), Link(0, -1, 300, 5)], scores)
     folder.close()
-    lines = ['name = "x"', f"seed = {seed}"]
-    lines += [f'variant = "{variant}"'] if variant else []
+    lines, named = ['name = "x"', f"seed = {seed}"], {"variant": variant, "metric": metric}
+    lines += [f'{key} = "{value}"' for key, value in named.items() if value]
     lines += ["[method]", f'name = "{method}"', settings, "[run]", f"rounds = {rounds}"]
-    lines += ["[data]", 'name = "d"']
+    lines += [f"eval_clients = {eval_clients}", "[data]", f'name = "{data}"']
     if cell:
         lines += ["[cell]", *(f'{axis} = "{level}"' for axis, level in cell.items())]
         lines += ["[fleet]", f"levels = {json.dumps(list(cell.values()))}"]
+    if levels:
+        lines += ["[levels]", *(f"{axis} = {json.dumps(found)}" for axis, found in levels.items())]
     (path / "config.toml").write_text("\n".join(lines) + "\n")
     about = {"labels": [], "pooled": False, "clients": [], **(fleet or {})}
     (path / "fleet.json").write_text(json.dumps(about))

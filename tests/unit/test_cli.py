@@ -20,7 +20,7 @@ from communis.cli import main
 from communis.compare import collect
 from communis.config import Config
 from communis.metrics.selection import Select
-from communis.report.words import COUNTS
+from communis.report.words import counts
 from communis.runfolder import RunFolder
 
 SMALL = ["--set", "data.windows=20", "--set", "run.workers=1", "--set", "run.rounds=3"]
@@ -72,6 +72,24 @@ def test_compare_continues_and_refuses_other_settings(
     assert call(monkeypatch, *arguments, "--set", "method.lr=0.2") == 2
     assert "--fresh" in capsys.readouterr().err
     assert call(monkeypatch, *arguments, "--set", "method.lr=0.2", "--fresh", "--quiet") == 0
+
+
+def test_results_of_an_older_version_are_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A setting that its configuration does not know has its default."""
+    base = ["compare", "fedavg", "--on", "synthetic", "--into", str(tmp_path), "--name", "c"]
+    arguments = [*base, "--seeds", "1", "--quiet", *SMALL]
+    assert call(monkeypatch, *arguments) == 0
+    path = tmp_path / "c" / "fedavg" / "seed0" / "config.toml"
+    text = path.read_text("utf-8")
+    path.write_text(re.sub(r"^(ema|max_message_mb) = .*\n", "", text, flags=re.M), "utf-8")
+    assert call(monkeypatch, *arguments) == 0
+    assert path.read_text("utf-8") == text
+    for other in (text.replace("lr = ", "lr = 1"), text.replace("lr = ", "lrr = "), "[run"):
+        path.write_text(other, "utf-8")
+        assert call(monkeypatch, *arguments) == 2
+        assert "holds results of other settings" in capsys.readouterr().err
 
 
 def test_methods_of_one_seed_are_paired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,10 +303,12 @@ def test_compare_runs_every_cell_and_continues(
         f"{c}/{m}/seed{s}" for c in CELLS for m in METHODS for s in (0, 1)
     )
     assert (home / first[0] / "records.jsonl").read_bytes() == before
-    assert fleets == [(seed, cell) for seed in (0, 1) for cell in CELLS]  # methods share them
+    left = [(0, "all-shaky"), (0, "some-steady"), *((1, cell) for cell in CELLS)]
+    assert fleets == left  # methods share them, and what is done needs none
     fleets.clear()
-    assert call(monkeypatch, "resume", str(home), "--quiet") == 0
-    assert fleets == [(seed, cell) for seed in (0, 1) for cell in sorted(CELLS)]
+    for command in (arguments, ["resume", str(home), "--quiet"]):
+        assert call(monkeypatch, *command) == 0
+        assert fleets == []
     capsys.readouterr()
     assert call(monkeypatch, *arguments, "--cell", "some/shaki") == 2
     assert "did you mean 'some/shaky'?" in capsys.readouterr().err
@@ -311,6 +331,7 @@ def test_a_grid_that_was_interrupted_is_resumed_whole(
     config = tomllib.loads((home / "some-steady/still/seed0/config.toml").read_text("utf-8"))
     assert config["method"]["lr"] == 1e-9
     assert config["cell"] == {"H": "some", "I": "steady"}
+    assert config["levels"] == {"H": ["all", "some"], "I": ["steady", "shaky"]}
     assert config["fleet"]["suites"]["preset"] == "severe"
 
 
@@ -359,6 +380,101 @@ def test_what_is_wrong_with_a_fleet_names_file_cell_and_method(
     assert f"{experiment}: all/steady, still, seed 0: " in capsys.readouterr().err
 
 
+def test_settings_of_one_method_do_not_undo_what_is_set(
+    experiment: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    common = ["--into", str(tmp_path), "--cell", "all/steady", "--set", "method.lr=0.2", "--quiet"]
+    assert call(monkeypatch, "compare", "--on", experiment, *common) == 2
+    assert (
+        "variants.still sets it; change that: --set variants.still.lr=" in capsys.readouterr().err
+    )
+    named = ["--set", "method.name=still"]
+    assert call(monkeypatch, "run", experiment, *common, *named) == 2
+    assert "variants.still sets it" in capsys.readouterr().err
+    assert call(monkeypatch, "run", experiment, *common) == 0
+    assert call(monkeypatch, "compare", "fedavg", "--on", experiment, "--seeds", "1", *common) == 0
+
+
+def test_run_takes_a_variant(
+    experiment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["run", experiment, "--into", str(tmp_path), "--cell", "all/steady", "--quiet"]
+    assert call(monkeypatch, *arguments, "--set", "method.name=still") == 0
+    assert labels(tmp_path) == ["trial-all-steady-still"]
+    (run,) = collect([tmp_path])
+    assert (run.method, run.config["method"]["lr"]) == ("still", 1e-9)
+
+
+def test_what_is_done_counts_as_progress(
+    experiment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["compare", "--on", experiment, "--into", str(tmp_path), "--cell", "all/steady"]
+    assert call(monkeypatch, *arguments, "--seeds", "1", "--quiet") == 0
+    begun = []
+    monkeypatch.setattr("communis.jobs.Display.begin", lambda _, *job: begun.append(job))
+    assert call(monkeypatch, *arguments, "--seeds", "2", "--quiet") == 0
+    assert begun == [(f"all/steady, {m}, seed {s}", 1 - s) for s in (0, 1) for m in METHODS]
+
+
+def test_the_files_metric_is_judged_by_unless_another_is_named(
+    experiment: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = Path(experiment)
+    common = ["--into", str(tmp_path), "--cell", "all/steady"]
+    path.write_text(f"metric = 'macro_f2'\n{EXPERIMENT}")
+    assert call(monkeypatch, "run", experiment, *common) == 2
+    assert "no metric 'macro_f2' (did you mean 'macro_f1'?)" in capsys.readouterr().err
+    path.write_text(f"metric = 'macro_f1'\n{EXPERIMENT}")
+    compare = ["compare", "--on", experiment, "--seeds", "1", *common]
+    home = str(tmp_path / "trial-compare")
+    assert call(monkeypatch, *compare) == 0
+    assert "round 1/1  loss" in (text := capsys.readouterr().out)
+    assert "macro_f1 0." in text
+    output = ["--output", str(tmp_path / "report.html")]
+    for command in (compare, ["resume", home], ["report", home, *output]):
+        for asked, judged in (([], "macro_f1"), (["--metric", "accuracy"], "accuracy")):
+            assert call(monkeypatch, *command, *asked, "--json") == 0
+            assert json.loads(capsys.readouterr().out.splitlines()[-1])["metric"] == judged
+    path.write_text(EXPERIMENT)  # the same experiment, judged by another score
+    assert call(monkeypatch, *compare, "--json") == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["metric"] == "accuracy"
+
+
+def test_report_says_what_compare_says(
+    experiment: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    compare = ["compare", "--on", experiment, "--into", str(tmp_path), "--seeds", "1"]
+    assert call(monkeypatch, *compare, "--cell", "all/steady", "--quiet") == 0
+    home = tmp_path / "trial-compare"
+    for path in home.rglob("fleet.json"):
+        about = json.loads(path.read_text("utf-8"))
+        path.write_text(json.dumps({**about, "notes": ["half of it is invented"]}), "utf-8")
+    report = ["report", str(home), "--output", str(tmp_path / "page.html")]
+    said = []
+    for command in (["resume", str(home)], report):
+        capsys.readouterr()
+        assert call(monkeypatch, *command) == 0
+        assert "warning: half of it is invented" in capsys.readouterr().out
+        assert call(monkeypatch, *command, "--json") == 0
+        said.append(json.loads(capsys.readouterr().out))
+    assert [found.pop("report") for found in said] == [
+        str(home / "report.html"),
+        str(tmp_path / "page.html"),
+    ]
+    assert said[0] == said[1]
+    assert said[0]["warnings"] == ["half of it is invented"]
+    assert [row["method"] for row in said[0]["rows"]]
+
+
 def test_two_runs_do_not_share_a_folder(
     experiment: str,
     tmp_path: Path,
@@ -366,9 +482,9 @@ def test_two_runs_do_not_share_a_folder(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     arguments = ["compare", "--on", experiment, "--into", str(tmp_path), "--seeds", "1"]
-    more = ["--set", "grid.I.x.run.rounds=1", "--set", "grid.H.all-x.run.eval_every=1"]
-    more += ["--set", "grid.I.x-steady.run.rounds=1"]
-    assert call(monkeypatch, *arguments, *more) == 2
+    with Path(experiment).open("a") as file:
+        file.write("[grid.I.x]\n[grid.H.all-x]\n[grid.I.x-steady]\n")
+    assert call(monkeypatch, *arguments) == 2
     assert "the folder of both (all/x-steady, fedavg, seed 0)" in capsys.readouterr().err
     assert not (tmp_path / "trial-compare").exists()
 
@@ -389,8 +505,8 @@ def test_the_round_that_counts_is_passed_on(
     ]
     for command, select in commands:
         assert call(monkeypatch, *command, "--select", select) == 0
-        assert COUNTS[select] in " ".join(capsys.readouterr().out.split())
-        assert COUNTS[select] in page.read_text("utf-8")
+        assert counts(select, "accuracy") in " ".join(capsys.readouterr().out.split())
+        assert counts(select, "accuracy") in page.read_text("utf-8")
         assert call(monkeypatch, *command, "--select", "best") == 2
         assert "client" in capsys.readouterr().err
     assert call(monkeypatch, *commands[-1][0], "--select", "client", "--json") == 0

@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from communis import CommunisError
-from communis.compare import cells, collect, metrics, paired, rows
-from communis.finished import read
+from communis.compare import collect, metrics, paired, ranking, rows
 from communis.metrics.estimate import QUANTILES, Estimate, better, verdict
-from communis.report.cells import lines, mark
-from communis.report.words import how_to_read, number
+from communis.report.words import default_metric, how_to_read, number, scope
 from communis.terminal import as_json, out, results
 from tests.unit import folders
 
@@ -136,78 +134,6 @@ def test_t_quantiles_match_scipy() -> None:
         assert value == pytest.approx(stats.t.ppf(0.975, degrees), abs=6e-4)
 
 
-HISTORY = {  # the best round is 3 on average and for client 1, 2 (as good as 3) for client 0
-    "val.accuracy": [{0: 0.1, 1: 0.5}, {0: 0.9, 1: 0.6}, {0: 0.9, 1: 0.7}, {0: 0.2, 1: 0.1}],
-    "test.accuracy": [
-        {0: 0.11, 1: 0.12, 2: 0.13},
-        {0: 0.21, 1: 0.22, 2: 0.23},
-        {0: 0.31, 1: 0.32, 2: 0.33},
-        {0: 0.41, 1: 0.42, 2: 0.43},
-    ],
-}
-
-
-def test_the_round_that_counts(tmp_path: Path) -> None:
-    """Client 2 has no validation windows."""
-    run = read(folders.write(tmp_path, "alpha", 0, HISTORY))
-    assert run.final("accuracy") == pytest.approx(0.42)
-    assert run.final("accuracy", "common") == pytest.approx(0.32)  # means .3, .75, .8, .15
-    assert dict(run.by_client("accuracy", "client")) == {0: 0.21, 1: 0.32, 2: 0.43}
-    assert run.final("accuracy", "client") == pytest.approx((0.21 + 0.32 + 0.43) / 3)
-    assert math.isnan(run.final("f1", "client"))
-
-
-def test_lower_validation_errors_are_better(tmp_path: Path) -> None:
-    history = {key.replace("accuracy", "nll"): values for key, values in HISTORY.items()}
-    run = read(folders.write(tmp_path, "alpha", 0, history))
-    assert run.final("nll", "common") == pytest.approx(0.42)  # .15 in round 4
-    assert dict(run.by_client("nll", "client")) == {0: 0.11, 1: 0.42, 2: 0.43}
-
-
-def test_of_equal_rounds_the_earliest_counts(tmp_path: Path) -> None:
-    history = {"val.accuracy": [{0: 0.5}] * 3, "test.accuracy": [{0: 0.1}, {0: 0.2}, {0: 0.3}]}
-    run = read(folders.write(tmp_path, "alpha", 0, history))
-    assert (run.final("accuracy", "common"), run.final("accuracy", "client")) == (0.1, 0.1)
-
-
-def test_without_validation_the_last_round_counts(tmp_path: Path) -> None:
-    history = {"test.accuracy": HISTORY["test.accuracy"]}
-    run = read(folders.write(tmp_path, "alpha", 0, history))
-    for select in ("common", "client"):
-        assert run.final("accuracy", select) == pytest.approx(0.42)  # type: ignore[arg-type]
-
-
-def test_a_round_that_cannot_be_validated_is_not_chosen(tmp_path: Path) -> None:
-    nan = math.nan
-    history = {
-        "val.accuracy": [{0: 0.9, 1: nan}, {0: 0.5, 1: 0.5}, {0: nan, 1: nan}],
-        "test.accuracy": [{0: 0.1, 1: 0.1}, {0: 0.2, 1: 0.4}, {0: nan, 1: nan}],
-    }
-    run = read(folders.write(tmp_path, "alpha", 0, history))
-    assert math.isnan(run.final("accuracy"))
-    assert run.final("accuracy", "common") == pytest.approx(0.3)
-    assert dict(run.by_client("accuracy", "client")) == {0: 0.1, 1: 0.4}
-
-
-def test_rank_and_verdict_follow_the_selection(tmp_path: Path) -> None:
-    for seed in range(3):
-        steady = {"val.accuracy": [{0: 0.5}] * 2, "test.accuracy": [{0: 0.5}, {0: 0.6}]}
-        early = {"val.accuracy": [{0: 0.9}, {0: 0.1}], "test.accuracy": [{0: 0.7}, {0: 0.1}]}
-        folders.write(tmp_path / f"a{seed}", "steady", seed, steady)
-        folders.write(tmp_path / f"b{seed}", "early", seed, early)
-    runs = collect([tmp_path])
-    assert [row.method for row in rows(runs, "accuracy")] == ["steady", "early"]
-    table = rows(runs, "accuracy", "client")
-    assert [row.method for row in table] == ["early", "steady"]
-    assert {s: e.mean for s, e in table[0].selected.items()} == pytest.approx(
-        {"last": 0.1, "common": 0.7, "client": 0.7}
-    )
-    assert table[0].scores["accuracy"] == table[0].selected["client"]
-    assert table[1].verdict == "worse than the best"
-    assert "best round of every client" in how_to_read(table, "accuracy", "client")
-    assert "favours personalised methods" in how_to_read(table, "accuracy")
-
-
 def test_views_are_no_columns_but_can_be_asked_for(tmp_path: Path) -> None:
     history = {"test.accuracy": [{0: 0.5}], "test.accuracy@tempered": [{0: 0.7}]}
     history["test.mean@available"] = [{0: 2.0}]
@@ -233,79 +159,6 @@ def test_a_variant_is_called_by_its_name(tmp_path: Path) -> None:
     assert all("not comparable" not in row.verdict for row in rows(runs, "accuracy"))
 
 
-@pytest.fixture
-def grid(tmp_path: Path) -> Path:
-    """Two methods in two cells, three seeds; the second method lacks a seed in one of them."""
-    scores = {
-        ("alpha", "low"): (0.80, 0.82, 0.84),
-        ("alpha", "high"): (0.50, 0.54, 0.52),
-        ("beta", "low"): (0.82, 0.80, 0.87),
-        ("beta", "high"): (0.30, 0.35),
-    }
-    for (method, level), values in scores.items():
-        for seed, value in enumerate(values):
-            history = {"test.accuracy": [{0: value, 1: value}]}
-            place = tmp_path / f"{level}-{method}-{seed}"
-            folders.write(place, method, seed, history, cell={"H": level})
-    return tmp_path
-
-
-def test_cells_are_neither_averaged_nor_paired(grid: Path) -> None:
-    runs = collect([grid])
-    assert {run.method for run in runs} == {"alpha", "beta"}  # other settings of a cell: no labels
-    found = cells(runs)
-    assert sorted(found) == ["H high", "H low"]
-    assert found["H low"][0].cell == {"H": "low"}
-    with pytest.raises(CommunisError, match="compare each cell by itself: H high; H low"):
-        rows(runs, "accuracy")
-    low = [run for run in found["H low"] if run.method == "alpha"]
-    high = [run for run in found["H high"] if run.method == "beta"]
-    assert paired(high, low, "accuracy").seeds == 0
-
-
-def test_averages_over_cells_come_before_seeds(grid: Path) -> None:
-    alpha, beta = lines(collect([grid]), "accuracy", "last")
-    assert (alpha.method, beta.method) == ("alpha", "beta")
-    assert alpha.average.mean == pytest.approx((0.65 + 0.68 + 0.68) / 3)
-    assert alpha.average.spread == pytest.approx(0.0173205, rel=1e-4)
-    assert beta.average.seeds == 2  # the seeds that both cells have: 0.56, 0.575
-    assert beta.average.mean == pytest.approx(0.5675)
-    assert beta.difference.mean == pytest.approx((0.56 + 0.575 - 0.65 - 0.68) / 2)
-    assert beta.cells["H low"].scores["accuracy"].seeds == 3
-    assert mark(beta.cells["H low"].verdict) == "*"
-    assert mark(alpha.cells["H low"].verdict) == "~"  # -0.02, 0.02, -0.03
-    assert mark("worse than the best") == mark("one seed: no spread") == ""
-
-
-def test_a_method_without_a_cell_has_no_average(grid: Path) -> None:
-    history = {"test.accuracy": [{0: 0.99}]}
-    folders.write(grid / "gamma", "gamma", 0, history, cell={"H": "low"})
-    found = lines(collect([grid]), "accuracy", "last")
-    assert [line.method for line in found] == ["alpha", "beta", "gamma"]
-    assert math.isnan(found[2].average.mean)
-    assert found[2].verdict == "no seed in common"
-
-
-def test_results_in_the_terminal_and_for_programs(grid: Path, home: Path) -> None:
-    runs = [run for run in collect([grid]) if run.cell]
-    with out.capture() as said:
-        out.print(results(runs, "accuracy"))
-    for word in ("H low", "average", "0.820~ ±0.020", "alpha", "2 cells", "within the spread"):
-        assert word in " ".join(said.get().split())
-    found = as_json(runs, "accuracy")
-    assert [row["cell"]["H"] for row in found["rows"]] == ["high", "high", "low", "low"]
-    assert [row["method"] for row in found["averages"]] == ["alpha", "beta"]
-    assert found["select"] == "last"
-
-    single = [run for run in collect([home]) if not run.cell]
-    with out.capture() as said:
-        out.print(results(single, "accuracy", "common", quiet=True))
-    for word in ("last round", "common best", "own best", "against alpha", "within the spread"):
-        assert word in said.get()
-    assert "averages" not in as_json(single, "accuracy")
-    assert as_json(single, "accuracy")["rows"][0]["cell"] == {}
-
-
 def test_parameters_are_means_over_clients(tmp_path: Path) -> None:
     fleet = {"pooled": True, "clients": [{"parameters": n} for n in (10, 30, 1000)]}
     history = {"test.accuracy": [{0: 0.5}]}
@@ -314,3 +167,93 @@ def test_parameters_are_means_over_clients(tmp_path: Path) -> None:
     new, old = rows(collect([tmp_path]), "accuracy")
     assert new.parameters == 20  # the last client sits beside the server
     assert math.isnan(old.parameters)
+
+
+def test_one_cell_in_the_terminal_and_for_programs(home: Path) -> None:
+    single = collect([home])
+    with out.capture() as said:
+        out.print(results(single, "accuracy", "common", quiet=True))
+    for word in ("last round", "common best", "own best", "against alpha", "within the spread"):
+        assert word in said.get()
+    assert "averages" not in as_json(single, "accuracy")
+    assert as_json(single, "accuracy")["rows"][0]["cell"] == {}
+
+
+def test_methods_are_ranked_by_the_seeds_they_share(tmp_path: Path) -> None:
+    """Seed 1 is easy: who was run with it only looks better."""
+    for method, scores in {"good": {0: 0.6, 2: 0.6}, "lucky": {0: 0.5, 1: 0.9, 2: 0.5}}.items():
+        for seed, value in scores.items():
+            write(tmp_path, method, seed, {0: value}, "accuracy")
+    write(tmp_path, "wild", 1, {0: math.nan}, "accuracy")  # without a mean: keeps no seed away
+    runs = collect([tmp_path])
+    assert ranking(runs, "accuracy", "last") == (["good", "lucky", "wild"], [0, 2])
+    good, lucky, wild = rows(runs, "accuracy")
+    assert lucky.scores["accuracy"].mean > good.scores["accuracy"].mean
+    assert (good.verdict, lucky.verdict) == ("", "worse than the best")
+    assert math.isnan(wild.weakest.mean)
+    assert "ranked by seeds 0, 2, which" in how_to_read(runs, [good, lucky, wild], "accuracy")
+    same = [run for run in runs if run.seed != 1]
+    assert "ranked by" not in how_to_read(same, rows(same, "accuracy"), "accuracy")
+
+
+def test_without_a_shared_seed_each_method_has_its_own(tmp_path: Path) -> None:
+    write(tmp_path, "alpha", 0, {0: 0.5}, "accuracy")
+    write(tmp_path, "beta", 1, {0: 0.6}, "accuracy")
+    runs = collect([tmp_path])
+    table = rows(runs, "accuracy")
+    assert [row.method for row in table] == ["beta", "alpha"]
+    assert table[1].verdict == "no seed in common"
+    assert "No seed is shared" in how_to_read(runs, table, "accuracy")
+
+
+def test_a_method_without_a_mean_is_not_the_best(tmp_path: Path) -> None:
+    write(tmp_path, "wild", 0, {0: math.nan}, "accuracy")
+    write(tmp_path, "wilder", 0, {0: math.nan}, "accuracy")
+    runs = collect([tmp_path])
+    table = rows(runs, "accuracy")
+    assert [row.verdict for row in table] == ["diverged", "diverged"]
+    assert "none is called the best" in how_to_read(runs, table, "accuracy")
+    with out.capture() as said:
+        out.print(results(runs, "accuracy", quiet=True))
+    assert "best\n" not in said.get().replace("common best", "").replace("own best", "")
+    assert " nan" not in said.get()
+
+
+def test_runs_that_were_not_evaluated_yet_are_left_out(home: Path) -> None:
+    folders.write(home / "new", "alpha", 3, {"test.accuracy": [{}]})
+    runs = collect([home])
+    alpha = rows(runs, "accuracy")[0]
+    assert (alpha.scores["accuracy"].seeds, alpha.scores["accuracy"].diverged) == (3, 0)
+    assert scope(runs).endswith("1 of 10 runs has not been evaluated yet.")
+    folders.write(home / "newer", "delta", 0, {"test.accuracy": [{}]})
+    assert len(rows(collect([home]), "accuracy")) == 3
+    assert "2 of 11 runs have not been evaluated" in scope(collect([home]))
+    only = [run for run in collect([home]) if run.method == "delta"]
+    with pytest.raises(CommunisError, match="nothing was evaluated yet"):
+        rows(only, "accuracy")
+
+
+def test_a_file_can_name_the_metric(tmp_path: Path) -> None:
+    history = {"test.accuracy": [{0: 0.5}], "test.macro_f1": [{0: 0.4}]}
+    folders.write(tmp_path / "a", "alpha", 0, history)
+    assert default_metric(collect([tmp_path])) == "accuracy"
+    folders.write(tmp_path / "b", "beta", 0, history, metric="macro_f1")
+    runs = collect([tmp_path])
+    assert default_metric(runs) == "macro_f1"
+    assert "not comparable" not in rows(runs, "macro_f1")[1].verdict
+    assert default_metric([*runs, *collect([folders.write(
+        tmp_path / "c", "gamma", 0, history, metric="accuracy")])]) == "accuracy"  # fmt: skip
+    folders.write(tmp_path / "b", "beta", 0, history, metric="ece")  # nobody has it
+    assert default_metric(collect([tmp_path / "b"])) == "accuracy"
+
+
+def test_what_was_compared(tmp_path: Path) -> None:
+    history = {"test.accuracy": [{0: 0.5, 1: 0.5}]}
+    folders.write(tmp_path / "a", "alpha", 0, history, cell={"H": "low"}, eval_clients=2)
+    one = scope(collect([tmp_path]))
+    assert one == "Data d, H low, 2 clients scored in a round, 1 rounds, 1 seed (0)."
+    three = {"test.accuracy": [{0: 0.5, 1: 0.5, 2: 0.5}] * 4}
+    folders.write(tmp_path / "b", "alpha", 1, three, cell={"H": "high"}, data="e")
+    text = scope([run for run in collect([tmp_path]) if run.seed or run.cell])
+    assert text.startswith("Data d, e, 2 cells, 2 to 3 clients")
+    assert "1 to 4 rounds, 2 seeds (0, 1)" in text

@@ -9,6 +9,7 @@ import pytest
 from communis import Fleet
 from communis import config as configs
 from communis.config import Config, SchemaError, about, cells, load, presets
+from communis.methods.fedavg import FedAvg
 from communis.methods.fedprox import FedProx
 from communis.methods.scaffold import Scaffold
 from communis.schema import build
@@ -52,6 +53,7 @@ def test_presets_are_valid_and_survive_being_written(name: str, tmp_path: Path) 
         ("seed=-1", "seed: must be at least 0"),
         ("name=a:b", "cannot be the name of a folder"),
         ("method.lr", "expected key=value"),
+        (".=1", "expected key=value"),
         ("name.x=1", "name is not a table"),
         ("gird.H.x.run.rounds=1", r"unknown key gird \(did you mean 'grid'\?\)"),
         ("cell.H=3", "cell.H: expected text, got 3"),
@@ -204,10 +206,8 @@ def test_a_run_remembers_its_cell_and_variant(tmp_path: Path) -> None:
             "[grid.I.odd]\nfleet.dropout.presett = 'x'",
             "cell severe/odd: unknown key fleet.dropout.p",
         ),
-        (
-            "[grid.J.odd]\nrun.rounds = -1",
-            r"cell severe/moderate/odd: \[run\] rounds must be at least 0",
-        ),
+        ("[grid.J.even]\n[grid.J.odd]\nrun.rounds = -1", r"cell severe/moderate/odd: \[run\] rou"),
+        ("[grid.lr.0.01]\nmethod.lr = 0.01", r"grid\.lr\.0\.01: .* as in \[grid\.lr\.\"0\.01\"\]"),
         ("[grid.J.'a:b']\nrun.rounds = 2", "cell.J: 'a:b' cannot be the name of a folder"),
         ("[grid.I.odd]\nseed = 3", "grid.I.odd.seed: a level holds parts of the tables data, part"),
         ("[grid.I.odd]\nfleet = 3", "grid.I.odd.fleet: a level holds parts of the tables data"),
@@ -217,6 +217,7 @@ def test_a_run_remembers_its_cell_and_variant(tmp_path: Path) -> None:
         ("[grid.odd]", "grid.odd: expected tables"),
         ("[grid.J.odd]\nfleet.suites.preset = 'severe'", "H and J both set fleet.suites.preset"),
         ("[cell]\nH = 'severe'", "cell: says of which cell a run was"),
+        ("[levels]\nH = ['severe']", "levels: says of which cell a run was"),
     ],
 )
 def test_mistakes_in_a_grid_are_named(extra: str, message: str, tmp_path: Path) -> None:
@@ -227,8 +228,50 @@ def test_mistakes_in_a_grid_are_named(extra: str, message: str, tmp_path: Path) 
 def test_a_grid_is_no_single_configuration() -> None:
     with pytest.raises(SchemaError, match="grid: a single configuration is expected"):
         build(Config, {"grid": {"H": {"severe": {}}}}, "")
-    with pytest.raises(SchemaError, match="grid: expected tables such as"):
+    with pytest.raises(SchemaError, match="--set grid: no level of the file; there is no grid"):
         load("synthetic", ["grid=3"])
+
+
+def test_a_mistake_in_every_cell_is_blamed_on_none(tmp_path: Path) -> None:
+    with pytest.raises(SchemaError, match=r"experiment\.toml: unknown key run\.round "):
+        cells(written(tmp_path, GRID), ["run.round=2"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "hint"),
+    [
+        ("grid.I.sever.fleet.dropout.least=0.5", r" \(did you mean 'grid\.I\.severe'\?\)"),
+        ("grid.I.sever={}", r" \(did you mean 'grid\.I\.severe'\?\)"),
+        ("grid.J={a={}}", ""),
+    ],
+)
+def test_no_level_is_made_by_setting_it(setting: str, hint: str, tmp_path: Path) -> None:
+    message = rf"--set grid[^ ]+: no level of the file{hint}; there are grid\.H\.severe, "
+    with pytest.raises(SchemaError, match=message):
+        cells(written(tmp_path, GRID), [setting])
+
+
+def test_levels_with_a_dot(tmp_path: Path) -> None:
+    source = written(tmp_path, GRID.replace("lr = 0.5", "") + '[grid.lr."0.1"]\nmethod.lr = 0.1\n')
+    with pytest.raises(
+        SchemaError, match=r'change that: --set grid\.lr\."0\.1"\.method\.lr=\.\.\.'
+    ):
+        cells(source, ["method.lr=0.2"])
+    found = cells(source, ['grid.lr."0.1".method.lr=0.2'])["severe/severe/0.1"]
+    assert found.make_method() == FedAvg(lr=0.2)
+
+
+def test_a_run_remembers_all_levels_and_the_metric(tmp_path: Path) -> None:
+    source = written(tmp_path, f"metric = 'macro_f1'\n{GRID}")
+    config = load(source, cell="homogeneous/severe").under("fedprox")
+    again = load(written(tmp_path, config.to_toml()))
+    levels = {"H": ("severe", "homogeneous"), "I": ("moderate", "severe")}  # as in the file
+    assert (config.levels, list(config.levels)) == (levels, ["H", "I"])
+    assert (again.levels, list(again.levels)) == (levels, ["H", "I"])
+    assert config.metric == again.metric == "macro_f1"
+    plain = load("synthetic").to_toml()
+    assert "levels" not in plain
+    assert "metric" not in plain
 
 
 def test_what_is_set_is_not_undone_by_a_level(tmp_path: Path) -> None:
@@ -237,6 +280,9 @@ def test_what_is_set_is_not_undone_by_a_level(tmp_path: Path) -> None:
         key = setting.partition("=")[0]
         with pytest.raises(SchemaError, match=rf"--set {key}: grid.H.severe sets it; change that"):
             cells(source, [setting])
+    inside = "grid.H.severe.fleet.models=['cnn_large']"  # and elsewhere another
+    both = cells(source, ["fleet.models=['cnn_small']", inside])
+    assert both["severe/severe"].fleet.models == ("cnn_large",)
     found = cells(source, ["grid.H.severe.fleet.suites.preset=moderate", "run.rounds=5"])
     assert found["severe/severe"].fleet.suites.preset == "moderate"
     assert found["severe/severe"].run.rounds == 5
@@ -267,6 +313,34 @@ def test_a_variant_is_a_method_under_settings_of_its_own(tmp_path: Path) -> None
     assert (plain.label, plain.variant) == ("fedprox", "")
     assert near.under("fedprox").variant == ""
     assert config.under("communis.methods.fedavg:FedAvg").label == "FedAvg"
+
+
+def test_a_variant_can_be_the_method_to_run(tmp_path: Path) -> None:
+    source = written(tmp_path, VARIANTS)
+    near = load(source, ["method.name=near"])
+    assert near == load(source).under("near")
+    assert (near.label, near.make_method()) == ("near", FedProx(lr=0.5, epochs=3, mu=4.0))
+    assert load(written(tmp_path, near.to_toml())).label == "near"
+
+
+def test_what_is_set_is_not_undone_by_settings_of_one_method(tmp_path: Path) -> None:
+    source = written(tmp_path, VARIANTS)
+    own = r"method\.epochs: methods\.fedprox sets it; change that: --set methods\.fedprox\.epochs="
+    for name in ("fedprox", "near"):
+        with pytest.raises(SchemaError, match=own):
+            load(source, [f"method.name={name}", "method.epochs=1"])
+        with pytest.raises(SchemaError, match=own):
+            cells(source, ["method.epochs=1"], compare=["fedavg", name])
+    with pytest.raises(SchemaError, match=own):
+        load(source, ["method={name='fedprox', epochs=1}"])
+    with pytest.raises(SchemaError, match=r"--set method\.mu: variants\.near sets it; change that"):
+        load(source, ["method.name=near", "method.mu=1"])
+    assert load(source, ["method.epochs=1"]).make_method() == FedAvg(lr=0.5, epochs=1)
+    assert cells(source, ["method.lr=1", "method.name=fedprox"], ["near"])[""].method["lr"] == 1
+    for too in ("methods.fedprox.epochs=2", "methods.fedprox={epochs=2}"):
+        both = cells(source, ["method.epochs=1", too], compare=["fedavg", "fedprox"])[""]
+        epochs = [both.under(name).make_method().epochs for name in both.compare]  # type: ignore[attr-defined]
+        assert epochs == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ def cells_of(text: str) -> list[list[str]]:
 
 def test_other_ways_to_predict(grid: Path) -> None:
     runs = [run for run in collect([grid]) if run.place == "H severe, I severe"]
-    text = views.section(runs, "last")
+    text = views.section(runs, "macro_f1", "last")
     table = cells_of(text)
     assert table[0] == ["method", "view", "macro f1", "accuracy", "nll"]
     assert [line[:2] for line in table[1:4]] == [
@@ -217,7 +217,7 @@ def test_other_ways_to_predict(grid: Path) -> None:
     assert table[7] == ["method", "available", "sigma_f", "clamped"]
     fedavg = next(line for line in table if line[0] == "fedavg")
     assert fedavg.count("-") == 2
-    assert views.section([run for run in runs if run.method == "fedavg"], "last") == ""
+    assert views.section([run for run in runs if run.method == "fedavg"], "macro_f1", "last") == ""
 
 
 def test_uncertainty_against_scores(grid: Path) -> None:
@@ -228,6 +228,7 @@ def test_uncertainty_against_scores(grid: Path) -> None:
     pooled = cells_of(text)[1]
     assert pooled[:2] == ["duet", "72"]
     assert float(pooled[2]) < -0.2
+    assert pooled[3] == "&lt; 0.001"
     assert text.count("<circle") == 2 * 72
     assert "H moderate, I severe" in text  # the legend
     each = cells_of(text.split("client by client")[1])

@@ -173,6 +173,29 @@ def test_a_folder_of_another_experiment_is_refused(tmp_path: Path) -> None:
         assert [record.round for record in longer] == [4]  # more rounds are no other experiment
 
 
+@dataclass(frozen=True)
+class Older(FedAvg):
+    """A method before and after it got another setting."""
+
+
+def test_a_setting_that_is_new_leaves_checkpoints_valid(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Newer(FedAvg):
+        damping: float = 0.5
+
+    Newer.__qualname__ = "Older"
+    with Run(mixed_fleet(), Older(epochs=2), QUICK, folder=tmp_path) as run:
+        list(run)
+    with Run(mixed_fleet(), Newer(epochs=2), QUICK, folder=tmp_path) as again:
+        assert again.round == 3
+    others = [Newer(epochs=2, damping=0.1), Newer(), Newer(epochs=3), FedAvg(epochs=2)]
+    for other in others:
+        with pytest.raises(CommunisError, match="another experiment"):
+            Run(mixed_fleet(), other, QUICK, folder=tmp_path)
+    with pytest.raises(CommunisError, match="another experiment"):
+        Run(mixed_fleet(), Older(epochs=2), QUICK, folder=tmp_path, topology=ring(5))
+
+
 def test_records_are_strict_json(tmp_path: Path) -> None:
     """A loss that is not a number is null on disk and NaN again when read."""
     with Run(mixed_fleet(), FedAvg(epochs=0), QUICK, folder=tmp_path) as run:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from communis.metrics.estimate import better
 
@@ -15,18 +15,18 @@ Select = Literal["last", "common", "client"]
 SELECTS: tuple[Select, ...] = ("last", "common", "client")
 
 
-def chosen(test: Scores, val: Scores, metric: str, select: Select) -> Scores:
-    """The test score of every client in the round that counts: the earliest of equally good ones,
-    the last one where nothing was validated. Both are sorted by client and round."""
+def chosen(test: Scores, val: Scores, metric: str, select: Select) -> pd.Index[Any]:
+    """Every client with the round that counts: the earliest of equally good ones, the last one
+    where nothing was validated. Both are sorted by client and round."""
     rounds = test.index.get_level_values("round")
     good = better(metric) * val[val.index.isin(test.index)]
     if select == "client":
         best = good.dropna().groupby("client").idxmax()
         last = [pair for pair in test.groupby("client").tail(1).index if pair[0] not in best.index]
-        return test[test.index.isin([*best, *last])].droplevel("round")
+        return test[test.index.isin([*best, *last])].index
     counts = rounds.max()
     if select == "common":
         means = good.groupby("round").mean()[~good.isna().groupby("round").any()]
         counts = means.idxmax() if len(means) else counts
-    found: Scores = test[rounds == counts].droplevel("round")
+    found: pd.Index[Any] = test[rounds == counts].index
     return found

@@ -3,75 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 
 import pandas as pd
 
-from communis.compare import Row, cells, estimate, grouped, judge, paired, rows
+from communis.cells import Line, lines, mark
+from communis.compare import cells, estimate, grouped, metrics
 from communis.finished import Finished
-from communis.metrics.estimate import WITHIN, Estimate, ranked
-from communis.metrics.selection import SELECTS, Select
+from communis.metrics.selection import Select
 from communis.report.comparison import selections
 from communis.report.html import heading, note, shaded, table
-from communis.report.words import how_to_read_cells, number, plain
+from communis.report.words import counts, how_to_read, number, plain
 
-
-@dataclass(frozen=True)
-class Line:
-    """One method over all cells."""
-
-    method: str
-    cells: dict[str, Row]  # those it was run in
-    average: Estimate  # over cells seed by seed, then over seeds; of the seeds that all cells have
-    selected: dict[Select, Estimate]  # the same by the round that counts
-    difference: Estimate  # of the averages, to the best method's, paired by seed
-    verdict: str
-
-
-def lines(runs: Sequence[Finished], metric: str, select: Select) -> list[Line]:
-    """One line per method, best average first."""
-    groups, places = grouped(runs), cells(runs)
-    tables = {
-        place: {row.method: row for row in rows(group, metric, select)}
-        for place, group in places.items()
-    }
-    averages = {name: estimate(group, metric, select, places) for name, group in groups.items()}
-    order = ranked(averages, metric)
-    best = groups[order[0]]
-    found = []
-    for name in order:
-        group = groups[name]
-        difference = paired(group, best, metric, select)
-        found.append(
-            Line(
-                method=name,
-                cells={place: table[name] for place, table in tables.items() if name in table},
-                average=averages[name],
-                selected={s: estimate(group, metric, s, places) for s in SELECTS},
-                difference=difference,
-                verdict=judge(group, best, difference, metric),
-            )
-        )
-    return found
-
-
-def mark(verdict: str) -> str:
-    """* for the best method, ~ for one that cannot be told from it."""
-    return "" if verdict not in ("", WITHIN) else "~" if verdict else "*"
+CALIBRATION = ("nll", "brier", "ece")
 
 
 def sections(runs: Sequence[Finished], metric: str, select: Select) -> list[str]:
     found, label = lines(runs, metric, select), plain(metric)
-    best = found[0]
     return [
         heading(f"Test {label} of every method in every cell"),
         _grid(found, list(cells(runs)), metric),
         selections("average of", found),
-        note(how_to_read_cells(best.method, best.average.seeds, select)),
+        note(how_to_read(runs, found, metric, select)),
         heading(f"Test {label} as maps"),
         note("One map per method, all with the same shades: the darker, the higher."),
         *_maps(found, runs, metric),
+        _calibration(found, runs, metric, select),
     ]
 
 
@@ -94,13 +51,35 @@ def _grid(found: Sequence[Line], places: Sequence[str], metric: str) -> str:
     return table(heads, body)
 
 
+def _calibration(
+    found: Sequence[Line], runs: Sequence[Finished], metric: str, select: Select
+) -> str:
+    """Averages over cells; empty where nothing of it was scored."""
+    groups, places = grouped(runs), cells(runs)
+    shown = [name for name in CALIBRATION if name in metrics(runs)]
+    if not shown:
+        return ""
+    body = [
+        [
+            escape(line.method),
+            *(number(estimate(groups[line.method], m, select, places, by=metric)) for m in shown),
+        ]
+        for line in found
+    ]
+    about = (
+        f"The lower, the better. In {counts(select, metric)}; averaged over cells seed by seed, "
+        "then mean ± standard deviation over seeds."
+    )
+    return heading("Calibration") + note(about) + table(["method", *map(plain, shown)], body)
+
+
 def _bold(text: str, sign: str) -> str:
     return f"<b>{text}&nbsp;*</b>" if sign == "*" else f"{text}&nbsp;{sign or '&nbsp;'}"
 
 
 def _maps(found: Sequence[Line], runs: Sequence[Finished], metric: str) -> list[str]:
     """Rows are the levels of the first axis, columns those of the others."""
-    where = {run.place: _corner(run) for run in runs}
+    where = {place: _corner(group[0]) for place, group in cells(runs).items()}
     down = list(dict.fromkeys(row for row, _ in where.values()))
     across = list(dict.fromkeys(column for _, column in where.values()))
     means = [row.scores[metric].mean for line in found for row in line.cells.values()]

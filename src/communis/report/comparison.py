@@ -7,19 +7,18 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import accumulate
 from statistics import fmean
-from typing import Protocol
 
 import pandas as pd
 
+from communis.cells import Selected
 from communis.compare import Row, grouped, rows
 from communis.finished import Finished
-from communis.metrics.estimate import Estimate
 from communis.metrics.selection import SELECTS, Select
 from communis.report.html import dot, heading, legend, note, shaded, table
-from communis.report.svg import Curve, colour, curves
+from communis.report.svg import Curve, curves
 from communis.report.words import (
-    COUNTS,
     count,
+    counts,
     how_to_read,
     kilobytes,
     number,
@@ -28,30 +27,37 @@ from communis.report.words import (
 )
 
 
-def sections(runs: Sequence[Finished], metric: str, select: Select) -> list[str]:
+def sections(
+    runs: Sequence[Finished],
+    metric: str,
+    select: Select,
+    shades: Mapping[str, str],
+    explained: bool = False,
+) -> list[str]:
+    """shades: the colours of methods; explained: the page says elsewhere how to read it."""
     found = rows(runs, metric, select)
-    colours = {row.method: colour(i) for i, row in enumerate(found)}
+    colours = {row.method: shades[row.method] for row in found}
     methods, label = list(colours), plain(metric)
     return [
         heading("Which method serves this fleet, at which cost?"),
         _summary(found, metric, colours),
         selections(f"{label} of", found),
-        note(how_to_read(found, metric, select)),
+        "" if explained else note(how_to_read(runs, found, metric, select)),
         heading("How they got there"),
         legend(colours),
         note("Lines are means over seeds, bands reach from the lowest to the highest."),
         "<div class='charts'>",
-        curves(_by_round(runs, metric, colours), f"Test {label} by round", "round", label),
+        curves(_by_round(runs, metric, colours), f"Test {label} by round", "round", label, True),
         curves(
             _by_bytes(runs, metric, colours),
             f"Test {label} by traffic",
             "MB sent and received by the whole fleet",
             label,
         ),
-        curves(_losses(runs, colours), "Training loss by round", "round", "loss"),
+        curves(_losses(runs, colours), "Training loss by round", "round", "loss", True),
         "</div>",
         heading(f"Test {label} of every client"),
-        note(f"In {COUNTS[select]}."),
+        note(f"In {counts(select, metric)}."),
         shaded(_by_client(runs, metric, select, methods), "client: sensors"),
         heading(f"Test {label} by the sensors that were there"),
         note(
@@ -80,19 +86,6 @@ def _summary(found: Sequence[Row], metric: str, colours: Mapping[str, str]) -> s
         for row in found
     ]
     return table(heads, lines)
-
-
-class Selected(Protocol):
-    """A method with its score by the round that counts, and the verdict on it."""
-
-    @property
-    def method(self) -> str: ...
-    @property
-    def selected(self) -> Mapping[Select, Estimate]: ...
-    @property
-    def difference(self) -> Estimate: ...
-    @property
-    def verdict(self) -> str: ...
 
 
 def selections(corner: str, found: Sequence[Selected]) -> str:
@@ -182,12 +175,18 @@ def _last(runs: Sequence[Finished], metric: str) -> pd.DataFrame:
     return pd.concat(parts)
 
 
+def _wide(found: pd.DataFrame, index: str, methods: Sequence[str]) -> pd.DataFrame:
+    """Means by method; the column of one without any finite score is empty."""
+    wide = found.pivot_table(index=index, columns="method", values="value")
+    return wide.reindex(columns=list(methods))
+
+
 def _by_subset(runs: Sequence[Finished], metric: str, methods: Sequence[str]) -> pd.DataFrame:
     found = _last(runs, metric)
     found = found[found["class"] == -1]
     label = found["subset"] + found["own"].map({True: " (all it has)", False: " alone"})
     found = found.assign(sensors=label)
-    return found.pivot_table(index="sensors", columns="method", values="value")[list(methods)]
+    return _wide(found, "sensors", methods)
 
 
 def _classes(runs: Sequence[Finished], methods: Sequence[str]) -> str:
@@ -195,7 +194,7 @@ def _classes(runs: Sequence[Finished], methods: Sequence[str]) -> str:
     if found.empty:
         return ""
     found = found[found["own"]]
-    wide = found.pivot_table(index="class", columns="method", values="value")[list(methods)]
+    wide = _wide(found, "class", methods)
     names = dict(enumerate(runs[0].fleet["labels"]))
     wide.index = pd.Index([names.get(int(c), str(c)) for c in wide.index])
     about = note("With all sensors that a client has, after the last round.")

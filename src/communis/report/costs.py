@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from math import nan
 from statistics import fmean
 
 from communis.compare import cost, grouped
@@ -11,42 +12,54 @@ from communis.finished import Finished
 from communis.report.html import heading, note, table
 from communis.report.words import count, kilobytes, ratio
 
-BASE = "fedavg"
+BASE = "fedavg"  # the name of the method, whatever a run of it is called
 
 
 def section(runs: Sequence[Finished]) -> str:
     """Ratios to fedavg in the same cells and seeds; empty where it was not run."""
     groups = grouped(runs)
-    if BASE not in groups or len(groups) < 2:
+    plain = [name for name, group in groups.items() if group[0].config["method"]["name"] == BASE]
+    if not plain or len(groups) < 2:
         return ""
-    order = sorted(groups, key=lambda name: name != BASE)
-    lines = [_line(name, groups[name], groups[BASE]) for name in order]
+    # Of several settings of it, the one that was not given a name of its own.
+    base = min(plain, key=lambda name: bool(groups[name][0].config.get("variant")))
+    others = [name for name in groups if name != base]
+    lines = [_absolute(base, groups[base])]
+    lines += [_relative(name, groups[name], groups[base]) for name in others]
     heads = ["method", "parameters<br>per client", "of these<br>private"]
     heads += ["KB<br>up", "KB<br>down", "s per<br>round"]
     about = (
-        "Bytes are payload per client and round. Seconds are wall time without evaluation, of the "
-        "same cells and seeds; they depend on what else the machine was doing."
+        f"The line of {base} and the private parameters are absolute; the rest, marked x, are "
+        f"ratios to {base} in the same cells and seeds. Bytes are payload per client and round. "
+        "Seconds are wall time without evaluation; they depend on what else the machine was doing."
     )
-    return heading(f"Overhead against {BASE}") + table(heads, lines) + note(about)
+    return heading(f"Overhead against {base}") + table(heads, lines) + note(about)
 
 
-def _line(name: str, group: Sequence[Finished], plain: Sequence[Finished]) -> list[str]:
+def _absolute(name: str, group: Sequence[Finished]) -> list[str]:
     mine = cost(group)
-    private = fmean([c.get("private", float("nan")) for run in group for c in run.clients] or [0])
-    if name == BASE:
-        values = [count(mine.parameters), count(private)]
-        values += [kilobytes(mine.bytes_up), kilobytes(mine.bytes_down), f"{mine.seconds:.2f}"]
-        return [escape(name), *values]
+    values = [count(mine.parameters), _private(group)]
+    values += [kilobytes(mine.bytes_up), kilobytes(mine.bytes_down), f"{mine.seconds:.2f}"]
+    return [escape(name), *values]
+
+
+def _relative(name: str, group: Sequence[Finished], plain: Sequence[Finished]) -> list[str]:
+    mine, private = cost(group), _private(group)
     where = {(run.seed, run.place) for run in group}
     same = [run for run in plain if (run.seed, run.place) in where]
     if not same:
-        return [escape(name), "-", count(private), "-", "-", "-"]
+        return [escape(name), "-", private, "-", "-", "-"]
     base = cost(same)
     return [
         escape(name),
         ratio(mine.parameters, base.parameters),
-        count(private),
+        private,
         ratio(mine.bytes_up, base.bytes_up),
         ratio(mine.bytes_down, base.bytes_down),
         ratio(mine.seconds, base.seconds),
     ]
+
+
+def _private(group: Sequence[Finished]) -> str:
+    """The mean number of parameters that a client keeps to itself."""
+    return count(fmean([c.get("private", nan) for run in group for c in run.clients] or [0]))

@@ -65,7 +65,9 @@ def _pooled(found: Mapping[str, pd.DataFrame]) -> str:
     for name, t in found.items():
         plain = spearman(t[DOUBT], t[SCORE])
         held = partial_spearman(t[DOUBT], t[SCORE], t[SENSORS])
-        lines.append([escape(name), str(plain.n), *correlated(plain), *correlated(held)])
+        lines.append(
+            [escape(name), str(plain.n), *map(escape, correlated(plain) + correlated(held))]
+        )
     return table(["method", "points", "rho", "p", "rho, sensors<br>held fixed", "p"], lines)
 
 
@@ -75,7 +77,7 @@ def _each(points: pd.DataFrame) -> str:
     enough = {client: found for client, found in by_client.items() if found.n >= FEWEST}
     if not enough:
         return note(f"No client has {FEWEST} points: run more seeds or cells.")
-    lines = [[str(c), str(found.n), *correlated(found)] for c, found in enough.items()]
+    lines = [[str(c), str(found.n), *map(escape, correlated(found))] for c, found in enough.items()]
     return table(["client", "points", "rho", "p"], lines)
 
 

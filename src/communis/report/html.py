@@ -30,6 +30,7 @@ svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; 
 svg .title { font-weight: 600; fill: var(--ink); } svg .grid { stroke: var(--line); }
 .maps svg { width: auto; max-width: 100%; } .maps svg text { font: 11px monospace; }
 img { image-rendering: pixelated; }
+.legend span { white-space: nowrap; }
 .dot { display: inline-block; width: .7em; height: .7em; border-radius: 50%; margin-right: .4em; }
 details { margin: .4rem 0; } summary { cursor: pointer; }
 details.cell { border-left: 3px solid var(--line); padding-left: 1rem; }
@@ -69,8 +70,8 @@ def dot(colour: str) -> str:
 
 
 def legend(colours: Mapping[str, str]) -> str:
-    dots = (f"{dot(shade)}{escape(name)}&emsp;" for name, shade in colours.items())
-    return f"<p>{''.join(dots)}</p>"
+    dots = (f"<span>{dot(shade)}{escape(name)}</span>&emsp;" for name, shade in colours.items())
+    return f"<p class='legend'>{' '.join(dots)}</p>"
 
 
 def table(

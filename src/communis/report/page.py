@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from communis.compare import cells
+from communis.compare import cells, grouped, scored
 from communis.finished import Finished
 from communis.metrics.selection import Select
 from communis.report import cells as grid
 from communis.report import comparison, costs, doubt, sensing, views
 from communis.report.html import details, document, heading, note
+from communis.report.svg import colour
 from communis.report.words import scope, warnings
 from communis.runfolder import replace_file
 
@@ -27,13 +28,18 @@ def write(
 
 def render(runs: Sequence[Finished], metric: str, title: str, select: Select = "last") -> str:
     """The methods side by side; for a grid all cells first, then each by itself."""
-    groups = cells(runs)
-    main = (grid if len(groups) > 1 else comparison).sections(runs, metric, select)
+    seen = scored(runs)
+    groups = cells(seen)
+    colours = {name: colour(i) for i, name in enumerate(grouped(seen))}
+    if len(groups) > 1:
+        main = grid.sections(seen, metric, select)
+    else:
+        main = comparison.sections(seen, metric, select, colours)
     each = [
         details(
             place or "no cell",
-            *comparison.sections(group, metric, select),
-            views.section(group, select),
+            *comparison.sections(group, metric, select, colours, explained=True),
+            views.section(group, metric, select),
             kind="cell",
         )
         for place, group in groups.items()
@@ -46,9 +52,9 @@ def render(runs: Sequence[Finished], metric: str, title: str, select: Select = "
             note(scope(runs)),
             *(f"<p class='warning'>{escape(text)}</p>" for text in warnings(runs)),
             *main,
-            costs.section(runs),
-            views.section(runs, select),
-            doubt.section(runs),
+            costs.section(seen),
+            views.section(seen, metric, select),
+            doubt.section(seen),
             sensing.section(runs),
             *([heading("Every cell by itself"), *each] if each else []),
             heading("What was run"),

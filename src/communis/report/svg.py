@@ -12,7 +12,7 @@ PALETTE = (
     "#475569", "#a16207", "#0f766e", "#9333ea", "#b91c1c", "#1d4ed8",
 )  # fmt: skip
 WIDTH, HEIGHT = 560, 320
-LEFT, RIGHT, TOP, BOTTOM = 56, 16, 34, 44
+LEFT, RIGHT, TOP, BOTTOM = 72, 16, 34, 44
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,15 @@ def colour(index: int) -> str:
     return PALETTE[index % len(PALETTE)]
 
 
-def curves(lines: Sequence[Curve], title: str, x_label: str, y_label: str) -> str:
-    """A chart of all lines on common axes; where there is nothing to draw, it says so."""
+def curves(
+    lines: Sequence[Curve], title: str, x_label: str, y_label: str, whole: bool = False
+) -> str:
+    """A chart of all lines on common axes; where there is nothing to draw, it says so. whole: what
+    x counts has no fractions."""
     lines = [line for line in lines if len(line.x)]
     if not lines:
         return f"<p class='note'>{escape(title)}: nothing was evaluated.</p>"
-    x_ticks = ticks(min(min(c.x) for c in lines), max(max(c.x) for c in lines))
+    x_ticks = ticks(min(min(c.x) for c in lines), max(max(c.x) for c in lines), whole)
     y_ticks = ticks(min(min(c.low) for c in lines), max(max(c.high) for c in lines))
     at = _placed(x_ticks, y_ticks)
     parts = [_frame(x_ticks, y_ticks, at, title, x_label, y_label)]
@@ -78,12 +81,13 @@ def scatter(groups: Sequence[Dots], title: str, x_label: str, y_label: str) -> s
     return _svg(title, [*parts, *(circle for g in groups for circle in _circles(g, at))])
 
 
-def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Round numbers that span low to high."""
+def ticks(low: float, high: float, whole: bool = False, count: int = 5) -> list[float]:
+    """Round numbers that span low to high; whole: without fractions."""
     span = high - low or abs(high) or 1.0
-    raw = span / count
+    raw = max(span / count, 1.0) if whole else span / count
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(s * power for s in (1, 2, 2.5, 5, 10) if s * power >= raw * 0.999)
+    steps = [s * power for s in (1, 2, 2.5, 5, 10) if s * power >= raw * 0.999]
+    step = next(s for s in steps if not whole or s == int(s))
     first = math.floor(low / step + 1e-9)
     last = max(first + 1, math.ceil(high / step - 1e-9))
     return [round(i * step, 12) for i in range(first, last + 1)]

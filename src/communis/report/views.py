@@ -1,4 +1,4 @@
-"""Other ways to predict: what a method's other views of the same windows would have scored."""
+"""What a method's other views of the same windows would have scored, and what it measures."""
 
 from __future__ import annotations
 
@@ -9,27 +9,31 @@ from communis.compare import cells, estimate, grouped, known
 from communis.finished import Finished
 from communis.metrics.selection import Select
 from communis.report.html import heading, note, table
-from communis.report.words import COUNTS, number, plain
+from communis.report.words import counts, number, plain
 
 METRICS = ("macro_f1", "accuracy", "nll", "brier", "ece")
 MEASURE = "mean@"  # what the name of a measure's mean begins with
 
 
-def section(runs: Sequence[Finished], select: Select) -> str:
+def section(runs: Sequence[Finished], metric: str, select: Select) -> str:
     """Empty where no method has another view or a measure of its own."""
     groups = {name: known(group) for name, group in grouped(runs).items()}
     views = {name: _after([n for n in found if n[:5] != MEASURE]) for name, found in groups.items()}
     measures = _after([n for found in groups.values() for n in found if n[:5] == MEASURE])
-    if not any(views.values()) and measures in ([], ["available"]):
-        return ""
     average = "averaged over cells, then over seeds" if len(cells(runs)) > 1 else "over seeds"
-    parts = [heading("Other ways to predict")]
+    when = counts(select, metric)
+    parts = []
     if any(views.values()):
-        own = "" if select == "last" else ", chosen for each column by itself"
-        about = f"Test scores in {COUNTS[select]}{own}"
-        parts += [note(f"{about}; mean ± standard deviation {average}."), _views(runs, select)]
-    about = "What methods say of the test windows beside their predictions, after the last round"
-    return "".join([*parts, note(f"{about}: means {average}."), _measures(runs, measures)])
+        about = f"Test scores in {when}; mean ± standard deviation {average}."
+        parts += [heading("Other ways to predict"), note(about), _views(runs, metric, select)]
+    if measures not in ([], ["available"]):
+        about = (
+            "What methods say of the test windows beside their predictions; "
+            f"mean ± standard deviation {average}, in {when}."
+        )
+        parts += [heading("What methods measure"), note(about)]
+        parts += [_measures(runs, measures, metric, select)]
+    return "".join(parts)
 
 
 def _after(names: Sequence[str]) -> list[str]:
@@ -37,7 +41,7 @@ def _after(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(name.partition("@")[2] for name in names if "@" in name))
 
 
-def _views(runs: Sequence[Finished], select: Select) -> str:
+def _views(runs: Sequence[Finished], metric: str, select: Select) -> str:
     lines, places = [], cells(runs)
     shown = [m for m in METRICS if m in known(runs)]
     for name, group in grouped(runs).items():
@@ -46,17 +50,23 @@ def _views(runs: Sequence[Finished], select: Select) -> str:
         for view in ["", *views] if views else []:
             names = [f"{m}@{view}" if view else m for m in shown]
             scores = [
-                number(estimate(group, n, select, places)) if n in there else "-" for n in names
+                number(estimate(group, n, select, places, by=metric)) if n in there else "-"
+                for n in names
             ]
             first = ["", escape(view)] if view else [escape(name), "its prediction"]
             lines.append([*first, *scores])
     return table(["method", "view", *map(plain, shown)], lines, text=(0, 1))
 
 
-def _measures(runs: Sequence[Finished], measures: Sequence[str]) -> str:
+def _measures(
+    runs: Sequence[Finished], measures: Sequence[str], metric: str, select: Select
+) -> str:
     lines, places = [], cells(runs)
     for name, group in grouped(runs).items():
-        found = {n: estimate(group, n, "last", places) for n in known(group) if n[:5] == MEASURE}
-        values = [found.get(f"{MEASURE}{measure}") for measure in measures]
-        lines.append([escape(name), *(number(v) if v else "-" for v in values)])
+        there = known(group)
+        values = [
+            number(estimate(group, n, select, places, by=metric)) if n in there else "-"
+            for n in (f"{MEASURE}{measure}" for measure in measures)
+        ]
+        lines.append([escape(name), *values])
     return table(["method", *map(escape, measures)], lines)

@@ -5,34 +5,45 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from communis.compare import Row, cells, metrics
+from communis.cells import Selected
+from communis.compare import cells, known, metrics, ranking, scored
 from communis.finished import Finished
 from communis.metrics.correlation import Correlation
 from communis.metrics.estimate import Estimate
 from communis.metrics.selection import Select
 
-# Which round's scores count.
-COUNTS: dict[Select, str] = {
-    "last": "the last evaluated round",
-    "common": "the evaluated round with the best mean validation score",
-    "client": "the best round of every client by its own validation score",
-}
+
+def counts(select: Select, metric: str) -> str:
+    """Which round's scores count; metric: the one that chooses it."""
+    if select == "last":
+        return "the last evaluated round"
+    if select == "common":
+        return f"the evaluated round with the best mean validation {plain(metric)}"
+    return f"the best round of every client by its own validation {plain(metric)}"
 
 
 def scope(runs: Sequence[Finished]) -> str:
-    """One sentence on what was compared."""
-    first = runs[0]
+    """What was compared, and what is missing of it."""
+    seen = scored(runs)
+    shared = metrics(seen)
+    clients = [len(run.by_client(shared[0])) for run in seen] if shared else [0]
+    some = any(run.config["run"].get("eval_clients", 0) for run in runs)
+    places = cells(runs)
+    where = [f"{len(places)} cells" if len(places) > 1 else next(iter(places))]
     seeds = sorted({run.seed for run in runs})
-    clients = len(first.by_client(found[0])) if (found := metrics(runs)) else 0
-    unfinished = sum(not run.complete for run in runs)
-    note = f" {unfinished} of {len(runs)} runs are unfinished." if unfinished else ""
-    grid = f"{n} cells, " if (n := len(cells(runs))) > 1 else ""
-    return (
-        f"Data {first.config['data']['name']}, {grid}{clients} clients, "
-        f"{first.config['run']['rounds']} rounds, "
-        f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''} "
-        f"({', '.join(map(str, seeds))}).{note}"
-    )
+    about = [
+        f"Data {', '.join(dict.fromkeys(str(run.config['data']['name']) for run in runs))}",
+        *filter(None, where),
+        f"{_span(clients)} clients{' scored in a round' if some else ''}",
+        f"{_span([int(run.config['run']['rounds']) for run in runs])} rounds",
+        f"{len(seeds)} seed{_s(seeds)} ({', '.join(map(str, seeds))})",
+    ]
+    text = f"{', '.join(about)}."
+    if n := sum(not run.complete for run in runs):
+        text += f" {n} of {len(runs)} runs {'is' if n == 1 else 'are'} unfinished."
+    if n := len(runs) - len(seen):
+        text += f" {n} of {len(runs)} runs {'has' if n == 1 else 'have'} not been evaluated yet."
+    return text
 
 
 def warnings(runs: Sequence[Finished]) -> list[str]:
@@ -40,39 +51,74 @@ def warnings(runs: Sequence[Finished]) -> list[str]:
     return sorted({note for run in runs for note in run.fleet.get("notes", ())})
 
 
-def how_to_read(table: Sequence[Row], metric: str, select: Select = "last") -> str:
-    """What the numbers of the summary mean and which differences count."""
-    text = f"{_scores(select)} Bytes are payload per client and round."
-    if len(table) == 1:
-        return text
-    return f"{text} {_differences(table[0].method, table[0].scores[metric].seeds)}"
+def how_to_read(
+    runs: Sequence[Finished], found: Sequence[Selected], metric: str, select: Select = "last"
+) -> str:
+    """What the numbers of a comparison mean and which differences count; found: best first."""
+    text = [
+        f"Scores are means over clients in {counts(select, metric)}, then mean ± standard "
+        "deviation over seeds.",
+        _choices(runs),
+    ]
+    grid = len(cells(runs)) > 1
+    if grid:
+        text.append(
+            "The average is taken over cells first, seed by seed, then over seeds. "
+            "* marks the best method of a cell, ~ those that are within the spread of it."
+        )
+    else:
+        text.append("Bytes are payload per client and round.")
+    if grid or len(found) > 1:
+        text += [_ranked(runs, metric, select), _differences(found[0])]
+    return " ".join(filter(None, text))
 
 
-def how_to_read_cells(best: str, seeds: int, select: Select) -> str:
-    """The same for the table of a grid; best: the method with the best average."""
+def _choices(runs: Sequence[Finished]) -> str:
+    if not any(key.startswith("val.") for run in scored(runs) for key in run.evaluated[-1].scores):
+        return (
+            "No client has validation windows, so all three ways to choose a round take the last "
+            "evaluated one."
+        )
     return (
-        f"{_scores(select)} The average is taken over cells first, seed by seed, then over seeds. "
-        "* marks the best method of a cell, ~ those that are within the spread of it. "
-        f"{_differences(best, seeds)}"
-    )
-
-
-def _scores(select: Select) -> str:
-    return (
-        f"Scores are means over clients in {COUNTS[select]}, then mean ± standard deviation over "
-        "seeds. Choosing the round per client favours personalised methods; to choose it so for "
+        "Choosing the round per client favours personalised methods; to choose it so for "
         "them and in common for the others, as the FedDUET paper does, is biased."
     )
 
 
-def _differences(best: str, seeds: int) -> str:
-    if seeds < 2:
+def _ranked(runs: Sequence[Finished], metric: str, select: Select) -> str:
+    """Which seeds decide, where methods have not all been run with the same."""
+    runs = scored(runs)
+    _, shared = ranking(runs, metric, select)
+    everything = {run.seed for run in runs}
+    if set(shared) == everything:
+        return ""
+    if not shared:
+        return "No seed is shared by all methods: each is ranked by its own."
+    return (
+        f"Methods are ranked by seed{_s(shared)} {', '.join(map(str, shared))}, which "
+        "all that are ranked have; a mean is over all seeds of its method."
+    )
+
+
+def _differences(best: Selected) -> str:
+    if best.verdict:
+        return "No method has a score in all of its seeds, so none is called the best."
+    if best.difference.seeds < 2:
         return "With one seed there is no spread, and no difference can be judged."
     return (
-        f"Differences to {best} are paired by seed, with their 95 % interval; a method whose "
-        "interval holds zero is within the spread and cannot be told apart. "
+        f"Differences to {best.method} are paired by seed, with their 95 % interval; a method "
+        "whose interval holds zero is within the spread and cannot be told apart. "
         "Several methods are compared at once, so read a single verdict with care."
     )
+
+
+def _s(found: Sequence[int]) -> str:
+    return "s" if len(found) > 1 else ""
+
+
+def _span(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def plain(metric: str) -> str:
@@ -122,8 +168,9 @@ def correlated(found: Correlation) -> list[str]:
 
 
 def default_metric(runs: Sequence[Finished]) -> str:
-    """Accuracy where there is one, else the first metric."""
+    """The one that the experiment's file names, else accuracy if there is one, else the first."""
+    named = {str(run.config["metric"]) for run in runs if run.config.get("metric")}
+    if len(named) == 1 and named <= set(known(runs)):
+        return named.pop()
     found = metrics(runs)
-    if not found:
-        return "accuracy"
-    return "accuracy" if "accuracy" in found else found[0]
+    return "accuracy" if "accuracy" in found or not found else found[0]

@@ -1,0 +1,124 @@
+"""Pages of runs that went wrong, were interrupted or are many, on run folders made by hand."""
+
+from __future__ import annotations
+
+import math
+import re
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from communis import CommunisError
+from communis.compare import collect
+from communis.report import costs, views
+from communis.report.html import legend
+from communis.report.page import render
+from communis.report.svg import ticks
+from communis.terminal import as_json, out, results
+from tests.unit import folders
+
+
+def write(path: Path, method: str, seed: int, value: float, **about: object) -> Path:
+    history = {"test.accuracy": [{0: value}], "test.f1.0": [{0: value}]}
+    return folders.write(path / f"{method}{seed}", method, seed, history, **about)  # type: ignore[arg-type]
+
+
+def lines_of(text: str) -> list[list[str]]:
+    """The cells of every line of a table."""
+    return [
+        re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", one) for one in re.findall("<tr>(.*?)</tr>", text)
+    ]
+
+
+@pytest.mark.parametrize("calm", [0.5, math.nan])
+def test_a_method_without_a_finite_score_has_an_empty_column(tmp_path: Path, calm: float) -> None:
+    write(tmp_path, "calm", 0, calm)
+    write(tmp_path, "wild", 0, math.nan)
+    text = render(collect([tmp_path]), "accuracy", "t")
+    assert "nan" not in text
+    assert "Test F1 of every class" in text
+    if math.isfinite(calm):
+        assert ["acc (all it has)", "0.500", "-"] in lines_of(text)
+        assert ["0", "0.500", "-"] in lines_of(text)
+        assert "<td class='text'>best</td>" in text
+    else:
+        assert "<td class='text'>best</td>" not in text
+
+
+def test_an_interrupted_comparison_has_a_page(tmp_path: Path) -> None:
+    write(tmp_path, "alpha", 0, 0.5)
+    folders.write(tmp_path / "beta", "beta", 0, {"test.accuracy": [{}]})
+    runs = collect([tmp_path])
+    text = render(runs, "accuracy", "t")
+    assert "1 of 2 runs has not been evaluated yet" in text
+    assert "diverged" not in text
+    assert ["beta"] not in [line[:1] for line in lines_of(text)]
+    assert "beta, seed 0" in text  # what was run
+    with out.capture() as said:
+        out.print(results(runs, "accuracy"))
+    assert "nan" not in said.get()
+    assert [row["method"] for row in as_json(runs, "accuracy")["rows"]] == ["alpha"]
+    with pytest.raises(CommunisError, match="nothing was evaluated yet"):
+        render([run for run in runs if run.method == "beta"], "accuracy", "t")
+
+
+def test_a_cell_without_scores_does_not_break_a_grid(tmp_path: Path) -> None:
+    for level in ("low", "high"):
+        write(tmp_path / level, "alpha", 0, 0.5, cell={"H": level})
+    folders.write(tmp_path / "new", "alpha", 0, {"test.accuracy": [{}]}, cell={"H": "new"})
+    text = render(collect([tmp_path]), "accuracy", "t")
+    assert text.count("<details class='cell'>") == 2
+    assert "1 of 3 runs" in text
+
+
+def test_a_method_keeps_its_colour_and_cells_do_not_repeat_the_notes(tmp_path: Path) -> None:
+    """The order of the methods is another in every cell."""
+    for (level, sign), (method, value) in product(
+        (("low", 1), ("high", -1)), (("alpha", 0.1), ("beta", 0.2))
+    ):
+        write(tmp_path / level, method, 0, 0.5 + sign * value, cell={"H": level})
+    text = render(collect([tmp_path]), "accuracy", "t")
+    shades = set(re.findall(r"background:(#\w+)'></span>(alpha|beta)", text))
+    assert len(shades) == 2
+    assert text.count("Scores are means over clients") == 1
+
+
+def test_names_stay_beside_their_dots() -> None:
+    text = legend({"a": "#000", "b <c>": "#111"})
+    assert text.count("<span><span class='dot'") == 2
+    assert "</span>b &lt;c&gt;</span>" in text
+
+
+@pytest.mark.parametrize(("low", "high"), [(1, 1), (1, 2), (1, 3), (1, 12), (1, 13), (3, 120)])
+def test_rounds_have_whole_ticks(low: int, high: int) -> None:
+    found = ticks(low, high, whole=True)
+    assert all(x == int(x) for x in found)
+    assert found[0] <= low
+    assert found[-1] >= high
+    assert 2 <= len(found) <= 8
+
+
+def test_the_base_of_overheads_is_found_by_its_method(tmp_path: Path) -> None:
+    write(tmp_path, "fedavg", 0, 0.5, variant="plain averaging")
+    write(tmp_path, "duet", 0, 0.5, variant="fedavg")  # only called so
+    text = costs.section(collect([tmp_path]))
+    assert "Overhead against plain averaging" in text
+    assert "The line of plain averaging and the private parameters are absolute" in text
+    assert [line[0] for line in lines_of(text)] == ["method", "plain averaging", "fedavg"]
+    assert lines_of(text)[2][3] == "1.00 x"
+
+
+def test_measures_have_a_heading_of_their_own(tmp_path: Path) -> None:
+    both = {"test.accuracy": [{0: 0.5}], "test.accuracy@other": [{0: 0.6}]}
+    folders.write(tmp_path / "a", "alpha", 0, both | {"test.mean@available": [{0: 2.0}]})
+    folders.write(
+        tmp_path / "b", "beta", 0, {"test.accuracy": [{0: 0.5}], "test.mean@x": [{0: 7.0}]}
+    )
+    runs = collect([tmp_path])
+    text = views.section(runs, "accuracy", "last")
+    assert text.index("Other ways to predict") < text.index("What methods measure")
+    assert ["beta", "-", "7.000"] in lines_of(text)
+    alpha, beta = (views.section([run], "accuracy", "last") for run in runs)
+    assert "What methods measure" not in alpha  # the number of sensors alone is no news
+    assert "Other ways to predict" not in beta
