@@ -122,15 +122,27 @@ def ranking(
     runs: Sequence[Finished], metric: str, select: Select
 ) -> tuple[list[str], Sequence[int]]:
     """The methods from best to worst, and the seeds that decide: those that all methods with a mean
-    have, so that none is judged by easier ones. Where they share none, each has its own."""
+    have, so that none is judged by easier ones. If that leaves a single one, the methods with most
+    seeds decide and the others come after them. Where none is shared, each has its own."""
     places = cells(runs)
     found = {name: by_seed(group, metric, select, places) for name, group in grouped(runs).items()}
     means = {name: Estimate.of(scores.values()) for name, scores in found.items()}
     finite = [name for name, mean in means.items() if math.isfinite(mean.mean)]
-    shared = set.intersection(*(set(found[name]) for name in finite)) if finite else set()
-    if shared:
-        means |= {name: Estimate.of(found[name][seed] for seed in shared) for name in finite}
-    return ranked(means, metric), sorted(shared)
+    shared = _common([found[name] for name in finite])
+    if len(shared) < 2:
+        most = max((len(found[name]) for name in finite), default=0)
+        finite = [name for name in finite if len(found[name]) == most]
+        shared = _common([found[name] for name in finite])
+    if not shared:
+        return ranked(means, metric), []
+    first = {name: Estimate.of(found[name][seed] for seed in shared) for name in finite}
+    rest = {name: mean for name, mean in means.items() if name not in first}
+    return ranked(first, metric) + ranked(rest, metric), shared
+
+
+def _common(scores: Sequence[Mapping[int, float]]) -> list[int]:
+    """The seeds that all have."""
+    return sorted(set.intersection(*map(set, scores))) if scores else []
 
 
 def _row(

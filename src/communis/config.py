@@ -185,26 +185,26 @@ class Config:
 def load(source: str, overrides: Sequence[str] = (), cell: str = "") -> Config:
     """The configuration in a file, or of a preset by name, with `key=value` overrides; of a grid
     the one in a cell, such as "severe/moderate". As method.name a variant will do."""
-    config = pick(cells(source, overrides), cell, source)
+    config = pick(cells(source, overrides, alone=True), cell, source)
     return config.under(config.method_name) if config.method_name in config.variants else config
 
 
 def cells(
-    source: str, overrides: Sequence[str] = (), compare: Sequence[str] | None = None
+    source: str, overrides: Sequence[str] = (), compare: Sequence[str] = (), alone: bool = False
 ) -> dict[str, Config]:
     """The configurations of all cells of a file's grid by their levels; without a grid a single
-    one called "". `compare`: they are made for a comparison, of these or the file's own list."""
+    one called "". `compare`: instead of the file's list; `alone`: nothing is compared at all."""
     text, where = _read(source)
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SchemaError(f"{where}: not valid TOML: {error}") from None
-    table |= {"compare": compare} if compare else {}
+    table |= {"compare": () if alone else compare} if alone or compare else {}
     try:
         changed = [key for text in overrides for key in grids.override(table, text)]
         found = _built(grids.cells(table, changed))
         for config in found.values():
-            run = [config.method_name] if compare is None else config.compare
+            run = [config.method_name] if alone else config.compare
             grids.refuse_ignored(changed, run, config.methods, config.variants)
         return found
     except CommunisError as error:

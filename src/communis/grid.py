@@ -32,7 +32,7 @@ def cells(table: Table, changed: Sequence[str] = ()) -> dict[str, Table]:
     axes = table.get("grid", {})
     if axes == {}:
         return {"": base}
-    for key in base.keys() & {"cell", "levels"}:
+    for key in [key for key in ("cell", "levels") if key in base]:
         raise SchemaError(f"{key}: says of which cell a run was; a file with a grid has none")
     _check(axes, changed)
     base["levels"] = {axis: list(levels) for axis, levels in axes.items()}

@@ -98,6 +98,8 @@ def _same(path: Path, config: Config) -> bool:
         old = load(str(path))
     except CommunisError:
         return False
+    if old.run.rounds < config.run.rounds:  # to be continued
+        old = replace(old, run=replace(old.run, rounds=config.run.rounds))
     return replace(old, levels=config.levels, metric=config.metric).to_toml() == config.to_toml()
 
 

@@ -92,6 +92,19 @@ def test_results_of_an_older_version_are_continued(
         assert "holds results of other settings" in capsys.readouterr().err
 
 
+def test_more_rounds_continue_a_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = ["compare", "fedavg", "--on", "synthetic", "--into", str(tmp_path), "--seeds", "1"]
+    scores = []
+    for name, steps in (("once", [3]), ("twice", [2, 3])):
+        for rounds in steps:
+            more = ["--name", name, "--quiet", *SMALL, "--set", f"run.rounds={rounds}"]
+            assert call(monkeypatch, *base, *more) == 0
+        (run,) = collect([tmp_path / name])
+        assert [record.round for record in run.records] == [1, 2, 3]
+        scores.append(run.final("accuracy"))
+    assert scores[0] == scores[1]
+
+
 def test_methods_of_one_seed_are_paired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Same splits, roles and initial weights: fedprox with mu = 0 equals fedavg."""
     arguments = ["compare", "fedavg", "fedprox", "--on", "synthetic", "--into", str(tmp_path)]

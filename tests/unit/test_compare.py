@@ -191,9 +191,22 @@ def test_methods_are_ranked_by_the_seeds_they_share(tmp_path: Path) -> None:
     assert lucky.scores["accuracy"].mean > good.scores["accuracy"].mean
     assert (good.verdict, lucky.verdict) == ("", "worse than the best")
     assert math.isnan(wild.weakest.mean)
-    assert "ranked by seeds 0, 2, which" in how_to_read(runs, [good, lucky, wild], "accuracy")
+    assert "ranked by seeds 0, 2, which all have" in how_to_read(
+        runs, [good, lucky, wild], "accuracy"
+    )
     same = [run for run in runs if run.seed != 1]
     assert "ranked by" not in how_to_read(same, rows(same, "accuracy"), "accuracy")
+
+
+def test_an_unfinished_method_does_not_let_one_seed_decide(tmp_path: Path) -> None:
+    """Seed 0 alone would make the worst of the finished methods the best."""
+    finished = {"steady": {0: 0.5, 1: 0.7, 2: 0.7}, "fading": {0: 0.6, 1: 0.3, 2: 0.3}}
+    for method, scores in (finished | {"begun": {0: 0.9}}).items():
+        for seed, value in scores.items():
+            write(tmp_path, method, seed, {0: value}, "accuracy")
+    runs = collect([tmp_path])
+    assert ranking(runs, "accuracy", "last") == (["steady", "fading", "begun"], [0, 1, 2])
+    assert "ranked by seeds 0, 1, 2" in how_to_read(runs, rows(runs, "accuracy"), "accuracy")
 
 
 def test_without_a_shared_seed_each_method_has_its_own(tmp_path: Path) -> None:

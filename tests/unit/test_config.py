@@ -368,10 +368,18 @@ def test_mistakes_in_variants_are_named(settings: list[str], message: str, tmp_p
 
 def test_the_list_to_compare_is_the_files_own_or_the_users(tmp_path: Path) -> None:
     source = written(tmp_path, 'compare = ["near", "fedavg"]\n' + VARIANTS)
-    assert load(source).compare == ("near", "fedavg")
+    assert cells(source)[""].compare == ("near", "fedavg")
     assert cells(source, compare=["local"])[""].compare == ("local",)
     with pytest.raises(SchemaError, match=r"experiment\.toml: no method 'lokal'"):
         cells(source, compare=["lokal"])
+
+
+def test_a_single_run_has_nothing_to_do_with_what_is_compared(tmp_path: Path) -> None:
+    """A setting that other methods of the list do not know is no mistake."""
+    source = written(tmp_path, 'compare = ["fedavg"]\n[method]\nname = "fedprox"\n')
+    assert load(source, ["method.mu=0.5"]).make_method() == FedProx(mu=0.5)
+    with pytest.raises(SchemaError, match=r"fedavg: unknown key method\.mu"):
+        cells(source, ["method.mu=0.5"])
 
 
 def test_presets_in_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from communis import Card, Run
 from communis.backends.machine import one_thread
-from communis.config import Config, about, cells, load, presets
+from communis.config import Config, about, cells, presets
 from communis.fleet import Fleet
 from communis.recordings.windows import TEST, TRAIN, VAL
 from tests.unit.data import (
@@ -205,7 +205,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def made(name: str, folder: Path, cell: str) -> tuple[Config, Fleet]:
     """A preset on few files: one round, one epoch of at most two steps."""
     small = [*(f"run.{change}" for change in SMALL), "method.epochs=1", "method.max_steps=2"]
-    config = load(name, [f"data.folder={folder}", *small], cell)
+    config = cells(name, [f"data.folder={folder}", *small])[cell]
     return config, config.make_fleet()
 
 

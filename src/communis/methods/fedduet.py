@@ -65,7 +65,7 @@ class FedDUET(FedAvg):
         if self.ut:
             needs.held_modalities(fleet, "its uncertainty head")
         if self.dt:
-            needs.local_data(fleet, "fedduet's private head", "set method.dt = false")
+            needs.local_data(fleet, "fedduet's private head", "set its dt = false")
         return super().start_server(fleet)
 
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:

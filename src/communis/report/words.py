@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from communis.cells import Selected
-from communis.compare import cells, known, metrics, ranking, scored
+from communis.compare import cells, grouped, known, metrics, ranking, scored
 from communis.finished import Finished
 from communis.metrics.correlation import Correlation
 from communis.metrics.estimate import Estimate
@@ -89,14 +89,14 @@ def _ranked(runs: Sequence[Finished], metric: str, select: Select) -> str:
     """Which seeds decide, where methods have not all been run with the same."""
     runs = scored(runs)
     _, shared = ranking(runs, metric, select)
-    everything = {run.seed for run in runs}
-    if set(shared) == everything:
-        return ""
     if not shared:
         return "No seed is shared by all methods: each is ranked by its own."
+    seeds = {run.seed for run in runs}
+    if all({run.seed for run in group} == seeds == set(shared) for group in grouped(runs).values()):
+        return ""
     return (
-        f"Methods are ranked by seed{_s(shared)} {', '.join(map(str, shared))}, which "
-        "all that are ranked have; a mean is over all seeds of its method."
+        f"Methods are ranked by seed{_s(shared)} {', '.join(map(str, shared))}, which all have or, "
+        "if that were a single one, those with most seeds; a mean is over all seeds of its method."
     )
 
 

@@ -403,7 +403,7 @@ def test_private_state_waits_with_its_client() -> None:
 def test_a_private_head_without_local_data_is_refused() -> None:
     """Named, with what mends it; without the private head the same fleet runs."""
     nothing = {m: np.concatenate([flags[:10], [False, False]]) for m, flags in PRESENT.items()}
-    with pytest.raises(CommunisError, match=r"client 2 has none.*method\.dt = false"):
+    with pytest.raises(CommunisError, match=r"client 2 has none.*set its dt = false"):
         play(gappy(present=nothing), FedDUET())
     play(gappy(present=nothing), FedDUET(dt=False))
 
