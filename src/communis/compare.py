@@ -70,8 +70,10 @@ def _labelled(runs: Sequence[Finished]) -> list[Finished]:
 
 
 def _differing(runs: Sequence[Finished]) -> set[str]:
+    """The settings in which runs differ; one that an older run does not know yet is none."""
     keys = {key for run in runs for key in run.settings}
-    return {key for key in keys if len({run.settings.get(key, "") for run in runs}) > 1}
+    values = {key: {run.settings[key] for run in runs if key in run.settings} for key in keys}
+    return {key for key, found in values.items() if len(found) > 1}
 
 
 def grouped(runs: Sequence[Finished]) -> dict[str, list[Finished]]:

@@ -198,6 +198,19 @@ def test_methods_are_ranked_by_the_seeds_they_share(tmp_path: Path) -> None:
     assert "ranked by" not in how_to_read(same, rows(same, "accuracy"), "accuracy")
 
 
+def test_a_setting_that_an_older_run_does_not_know_tells_no_methods_apart(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write(tmp_path, "alpha", seed, {0: 0.5}, "accuracy")
+    older = next(p for p in tmp_path.rglob("config.toml") if "seed = 0" in p.read_text("utf-8"))
+    text = older.read_text("utf-8")
+    newer = next(p for p in tmp_path.rglob("config.toml") if p != older)
+    newer.write_text(newer.read_text("utf-8").replace("[method]\n", "[method]\nnew = 1\n"), "utf-8")
+    assert "new = 1" in newer.read_text("utf-8")
+    assert {run.method for run in collect([tmp_path])} == {"alpha"}
+    older.write_text(text.replace("[method]\n", "[method]\nnew = 2\n"), "utf-8")
+    assert {run.method for run in collect([tmp_path])} == {"alpha (new=1)", "alpha (new=2)"}
+
+
 def test_an_unfinished_method_does_not_let_one_seed_decide(tmp_path: Path) -> None:
     """Seed 0 alone would make the worst of the finished methods the best."""
     finished = {"steady": {0: 0.5, 1: 0.7, 2: 0.7}, "fading": {0: 0.6, 1: 0.3, 2: 0.3}}

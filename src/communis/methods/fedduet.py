@@ -12,7 +12,10 @@ Deviation: r_m is not given: by default the share of the cohort's samples whose 
 Deviation: the counts n_k and n_{k,m} are on the client's card and are not sent every round.
 Deviation: clients hold and exchange only the branches of sensors they own; the others would come
     back unchanged.
-Deviation: an absent modality has no unimodal loss; 1/M keeps M, the modalities of the fleet.
+Deviation: an absent modality has no unimodal loss, and L_UT,m is the mean over the windows of a
+    batch that have m; 1/M keeps M, the modalities that some client of the fleet owns.
+Deviation: private heads of all clients start from the same values; the optimiser's state starts
+    afresh every round. Widths are ours, the paper gives none.
 Deviation: without any sensor sigma_f = e^2, the largest sigma_m.
 Deviation: without DT the shared parts train as before (Equation 6) and G-Head predicts alone.
 """

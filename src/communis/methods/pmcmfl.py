@@ -59,9 +59,8 @@ class PmcmFL(Averaging, Method[Server, Private, Down, Up]):
     def start_server(self, fleet: FleetView) -> Server:
         needs.classes(fleet, "pmcmfl", "a prototype belongs to a class")
         size = needs.one_size([card.sizes["features"] for card in fleet.cards], "pmcmfl")
-        fleetwide = sorted({m for card in fleet.cards for m in card.modalities})
-        C = {m: torch.zeros(fleet.task.classes, size) for m in fleetwide}
-        n = {m: torch.zeros(fleet.task.classes) for m in C}
+        n = {m: torch.zeros(fleet.task.classes) for card in fleet.cards for m in card.modalities}
+        C = {m: torch.zeros(fleet.task.classes, size) for m in sorted(n)}
         return Server(fleet.params.pick(self.shared(fleet.params)), State(C), State(n))
 
     def start_client(self, client: Client) -> Private:
@@ -102,12 +101,13 @@ class PmcmFL(Averaging, Method[Server, Private, Down, Up]):
         return Server(self.merge(server.w, ups), State(C), State(n))
 
     def predict(self, client: Client, state: Private, batch: Batch) -> Tensor:
-        any_class = torch.ones(len(batch), client.task.classes, device=batch.target.device)
-        return masked(client, client.model(batch), batch, state, any_class).prediction
+        return self.views(client, state, batch)[""]
 
     def views(self, client: Client, state: Private, batch: Batch) -> Mapping[str, Tensor]:
-        """The same model without masks."""
-        return {"unmasked": client.model(batch).prediction}
+        """The prediction with masks, and that of the same model without."""
+        output = client.model(batch)
+        whole = masked(client, output, batch, state, torch.ones_like(output.prediction))
+        return {"": whole.prediction, "unmasked": output.prediction}
 
 
 def masked(client: Client, output: Output, batch: Batch, library: Server, q: Tensor) -> Output:
