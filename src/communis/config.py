@@ -34,10 +34,11 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from communis import grid as grids
 from communis.core import CommunisError
+from communis.device import ClockConfig
 from communis.exchange import Topology
 from communis.fleet import AnyMethod, Fleet
 from communis.fleet.muster import FleetConfig
@@ -48,24 +49,9 @@ from communis.plugins import find, names, nearest
 from communis.recordings.windows import Windows
 from communis.schema import SchemaError, build
 from communis.streams import Streams
-from communis.topology import Star, complete, custom, ring
+from communis.topology import TopologyConfig
 
 PRESETS = resources.files("communis") / "presets"
-
-
-@dataclass(frozen=True)
-class TopologyConfig:
-    """Who hears whom."""
-
-    kind: Literal["star", "complete", "ring", "edges"] = "star"
-    edges: tuple[tuple[int, int], ...] = ()  # pairs of clients, with kind = "edges"
-
-    def make(self, clients: int) -> Topology:
-        if self.kind == "star":
-            return Star()
-        if self.kind == "edges":
-            return custom(self.edges)
-        return ring(clients) if self.kind == "ring" else complete(clients)
 
 
 @dataclass(frozen=True)
@@ -75,6 +61,7 @@ class Config:
     data: Table = field(default_factory=lambda: {"name": "synthetic"})
     partition: Partition = field(default_factory=Partition)
     fleet: FleetConfig = field(default_factory=FleetConfig)
+    clock: ClockConfig = field(default_factory=ClockConfig)
     method: Table = field(default_factory=lambda: {"name": "fedavg"})
     methods: Table = field(default_factory=dict)
     topology: TopologyConfig = field(default_factory=TopologyConfig)
@@ -86,6 +73,7 @@ class Config:
     levels: dict[str, tuple[str, ...]] = field(default_factory=dict)  # all levels, in order
     variant: str = ""  # the name by which these settings of the method go
     metric: str = ""  # the score to judge by
+    target: float = 0.0  # of that score, for the time until it is reached; 0: chosen by the report
 
     def __post_init__(self) -> None:
         if self.grid:
@@ -151,7 +139,7 @@ class Config:
     def make_fleet(self) -> Fleet:
         streams = Streams(self.seed)
         windows: Windows = self.make_source().load(streams)
-        return self.fleet.make(windows, self.partition, streams)
+        return replace(self.fleet.make(windows, self.partition, streams), clock=self.clock)
 
     def make_topology(self, fleet: Fleet) -> Topology:
         return self.topology.make(len(fleet))
@@ -166,12 +154,14 @@ class Config:
             "data": data,
             "partition": _settings(self.partition),
             "fleet": _settings(self.fleet),
+            "clock": _settings(self.clock),
             "method": method,
             "topology": _settings(self.topology),
             "run": _settings(self.run),
         }
-        top = {key: getattr(self, key) for key in ("name", "seed", "variant", "metric")}
-        lines = [f"{key} = {_toml(value)}" for key, value in top.items() if value != ""]
+        top = {key: getattr(self, key) for key in ("variant", "metric", "target")}
+        top = {"name": self.name, "seed": self.seed} | {key: v for key, v in top.items() if v}
+        lines = [f"{key} = {_toml(value)}" for key, value in top.items()]
         for name, table in tables.items():
             given = [(grids.dotted([key]), _toml(v)) for key, v in table.items() if v is not None]
             lines += ["", f"[{name}]", *(f"{key} = {v}" for key, v in given)] if given else []

@@ -65,6 +65,7 @@ class Model(nn.Module):
     head_sizes: tuple[int, ...]
     feature_sizes: Mapping[Modality, int]  # of the encoders
     open_to_any: bool  # `join` takes features of modalities that the client does not own
+    zero_fill: bool = False  # an absent sensor is fed to its encoder as zeros, not masked behind it
     unimodal: nn.ModuleDict  # modules that a method adds for single modalities, by modality
     private: nn.ModuleDict  # modules that stay on the client
 
@@ -79,10 +80,11 @@ class Model(nn.Module):
 
     @cached_property
     def by_path(self) -> tuple[dict[Path, nn.Parameter], dict[Path, Tensor]]:
-        """Parameters and persistent buffers by path. Looked up once: add no modules afterwards."""
-        parameters = dict(self.named_parameters())
-        everything = self.state_dict(keep_vars=True)
-        return parameters, {path: t for path, t in everything.items() if path not in parameters}
+        """Parameters and persistent buffers by path. Looked up once: add no modules afterwards.
+        Frozen weights are neither: they belong to the architecture and never travel."""
+        trained = {path: p for path, p in self.named_parameters() if p.requires_grad}
+        held = self.state_dict(keep_vars=True)
+        return trained, {path: t for path, t in held.items() if not isinstance(t, nn.Parameter)}
 
     if TYPE_CHECKING:
 
@@ -146,10 +148,19 @@ class Client:
     round: int
     streams: Streams
     log: dict[str, float] = field(default_factory=dict)  # diagnostics; on no wire
+    timed: str = ""  # how the device clock reckons what it computes; empty: nobody asks
 
     def generator(self, name: str) -> np.random.Generator:
         """This client's random stream of that name in this round."""
         return self.streams.generator(name, self.round, self.card.id)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What a device takes to train, in seconds per window."""
+
+    forward: float  # the forward pass
+    group: float  # the backward pass, for every group that trains (groups.py)
 
 
 class FleetView(Protocol):
@@ -162,6 +173,7 @@ class FleetView(Protocol):
     @property
     def params(self) -> State: ...  # the initial value of every path of the fleet
     def holders(self, path: Path) -> int: ...  # clients that own a path
+    def pace(self, card: Card) -> Pace: ...  # of its device; without profiles all are alike
 
 
 Weight = Callable[[Card, Path], float]  # of a client in the mean of a path
@@ -178,7 +190,7 @@ def samples(card: Card, path: Path) -> float:
 def presence(card: Card, path: Path) -> float:
     """For what belongs to one modality, the training windows that have it; otherwise all."""
     modality = modality_of(path)
-    return float(card.samples_by_modality[modality] if modality else card.samples)
+    return float(card.samples_by_modality.get(modality, 0) if modality else card.samples)
 
 
 def modality_of(path: Path) -> Modality:
@@ -253,6 +265,8 @@ class Method(Generic[S, C, D, U]):
     """A federated method: hyper-parameters in a frozen dataclass, no state."""
 
     pools_data: ClassVar[bool] = False  # True: clients hand over raw data, one pooled client trains
+    partial: ClassVar[bool] = False  # True: an Up may hold some of the paths of `sends` only
+    whole: bool = False  # clients have branches for all of the fleet's sensors, owned or not
 
     def equip(self, model: Model, task: Task) -> None:
         """Adds the modules that the method needs to a model, personal ones under `private`; they
@@ -281,7 +295,8 @@ class Method(Generic[S, C, D, U]):
         raise NotImplementedError
 
     def sends(self, card: Card) -> Sequence[Path]:
-        """The paths that every State of a client's Up must have, no more and no fewer."""
+        """The paths that every State of a client's Up must have, no more and (unless `partial`) no
+        fewer."""
         return [path for path in card.params if not path.startswith("private.")]
 
     def vet(self, card: Card, up: U) -> None:
@@ -297,4 +312,8 @@ class Method(Generic[S, C, D, U]):
     def views(self, client: Client, state: C, batch: Batch) -> Mapping[str, Tensor]:
         """What else is recorded at evaluation, by name: other predictions (B, outputs), scored as
         `metric@name`, and measures (B,), whose mean is `mean@name`. "": the prediction itself."""
+        return {}
+
+    def notes(self, server: S) -> Mapping[str, float]:
+        """What is worth writing down of an aggregator's state after a round."""
         return {}

@@ -25,7 +25,7 @@ class Topology(Protocol):
 class Ask:
     """A piece of work for one client."""
 
-    kind: Literal["train", "settle", "evaluate"]
+    kind: Literal["train", "settle", "evaluate", "whole"]  # whole: evaluate with all sensors
     client: int
     round: int
     since: int  # the round of the client's last committed private state; -1: none yet
@@ -37,7 +37,7 @@ class Answer:
     client: int
     up: bytes = b""
     keeps_state: bool = False  # private state of this round was written
-    loss: float = float("nan")
+    log: Mapping[str, float] = field(default_factory=dict)  # what the client noted
     scores: Sequence[Scored] = ()
     failure: str = ""  # why there is no answer
 
@@ -81,6 +81,25 @@ class Scored:
 
 
 @dataclass(frozen=True)
+class Pair:
+    """How alike the updates of two clients are."""
+
+    group: str
+    one: int
+    other: int
+    cosine: float
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A number that a client (or -1, the server) wrote down."""
+
+    client: int
+    name: str
+    value: float
+
+
+@dataclass(frozen=True)
 class RoundRecord:
     round: int
     cohort: tuple[int, ...]
@@ -90,6 +109,8 @@ class RoundRecord:
     bytes_framing: int
     seconds: float  # wall time of exchange, training and aggregation
     seconds_evaluation: float = 0.0
+    virtual_seconds: float = float("nan")  # by the device clock: until the slowest client was done
+    virtual_joules: float = float("nan")  # of all clients together
     refused: tuple[tuple[int, str], ...] = ()  # client, reason
     scores: Mapping[str, float] = field(default_factory=dict)  # means over clients, if evaluated
 

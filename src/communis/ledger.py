@@ -40,6 +40,14 @@ class Ledger:
         self._beside = pool
         self.links += [Link(client, SERVER, count, 0) for client, count in raw_bytes.items()]
 
+    def received(self, client: int) -> int:
+        """All bytes that reached a client."""
+        return sum(x.payload + x.framing for x in self.links if x.receiver == client)
+
+    def sent(self, client: int) -> int:
+        """All bytes that left a client."""
+        return sum(x.payload + x.framing for x in self.links if x.sender == client)
+
     @property
     def bytes_down(self) -> int:
         return sum(link.payload for link in self.links if link.sender == SERVER)

@@ -1,20 +1,23 @@
 """The one local training loop. A method brings a loss, the paths that train, and an adjustment of
-the gradients if it has one."""
+the gradients if it has one. What it computes is written down for the device clock."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
 
-from communis.core import Batch, Client, CommunisError, Model, Output
+from communis.core import Batch, Client, CommunisError, Model, Output, Samples
+from communis.device.flops import Meter
+from communis.groups import groups
 from communis.optim import OptimizerName, make_optimizer
 
 Loss = Callable[[Output, Batch], Tensor]
 Adjust = Callable[[Model], None]
+_meter = Meter()  # remembers what a step costs, by model
 
 
 @dataclass(frozen=True)
@@ -60,22 +63,30 @@ class Recipe:
         paths: Collection[str] | None = None,
         adjust: Adjust | None = None,
         epochs: int | None = None,
+        rates: Mapping[str, float] | None = None,
     ) -> Trained:
         """Trains `client.model` in place; parameters outside `paths` keep their bits.
 
         loss: task loss unless given. adjust: called after every backward pass, before the step.
+        rates: factors on the learning rate, by path; 1 where there is none.
         """
         model, task, data = client.model, client.task, client.train
         loss = loss or (lambda output, batch: task.loss(output.prediction, batch.target))
         own = model.by_path[0]
-        chosen = [p for path, p in own.items() if paths is None or path in paths]
+        chosen = {path: p for path, p in own.items() if paths is None or path in paths}
         rest = [p for path, p in own.items() if paths is not None and path not in paths]
         frozen = [p for p in rest if p.requires_grad]
         passes = self.epochs if epochs is None else epochs
         if not len(data) or not chosen:
             passes = 0
+        factors = [rates.get(path, 1.0) for path in chosen] if rates else []
         optimizer = make_optimizer(
-            self.optimizer, chosen, self.lr, self.momentum, self.weight_decay
+            self.optimizer,
+            list(chosen.values()),
+            self.lr,
+            self.momentum,
+            self.weight_decay,
+            factors,
         )
         order = client.generator("batches")
         seen, steps, total = 0, 0, 0.0
@@ -91,7 +102,7 @@ class Recipe:
                         if self.max_steps and steps == self.max_steps:
                             break
                         batch = data.batch(indices)
-                        for p in chosen:
+                        for p in chosen.values():
                             p.grad = None
                         value = loss(model(batch), batch)
                         value.backward()  # type: ignore[no-untyped-call]
@@ -103,10 +114,49 @@ class Recipe:
                             seen + len(batch),
                             total + float(value.detach()) * len(batch),
                         )
+            if seen and client.timed:
+                _note_training(client, loss, list(chosen), seen)
         finally:
             for p in frozen:
                 p.requires_grad_(True)
-            for p in chosen:
+            for p in chosen.values():
                 p.grad = None
         client.log["loss"] = total / seen if seen else float("nan")
         return Trained(steps, client.log["loss"])
+
+
+def note_forward(client: Client, samples: Samples) -> None:
+    """Adds a pass over samples that trains nothing to the client's log, for the device clock."""
+    if not client.timed or not len(samples):
+        return
+    _add(client.log, windows=float(len(samples)))
+    if client.timed == "exact":
+        forward, _ = _flops(client, _features, samples, "forward", 1.0)
+        _add(client.log, flops_forward=forward)
+
+
+def _note_training(client: Client, loss: Loss, paths: list[str], seen: int) -> None:
+    """Adds what this training took; FLOPs only where the clock goes by them."""
+    trained = groups(paths)
+    _add(client.log, windows=float(seen), group_windows=float(seen * len(trained)))
+    client.log.update({f"trained/{group}": 1.0 for group in trained})
+    if client.timed == "exact":
+        key, passes = (tuple(paths), getattr(loss, "__code__", loss)), seen / len(client.train)
+        forward, backward = _flops(client, loss, client.train, key, passes)
+        _add(client.log, flops_forward=forward, flops_backward=backward)
+
+
+def _flops(
+    client: Client, loss: Loss, samples: Samples, key: Hashable, passes: float
+) -> tuple[float, float]:
+    with client.streams.torch("clock", client.round, client.card.id):
+        return _meter.spent(client.model, loss, samples, key, passes, client.card.modalities)
+
+
+def _add(log: dict[str, float], **amounts: float) -> None:
+    for name, amount in amounts.items():
+        log[name] = log.get(name, 0.0) + amount
+
+
+def _features(output: Output, batch: Batch) -> Tensor:
+    return output.embedding.sum()

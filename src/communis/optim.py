@@ -23,14 +23,21 @@ class Optimizer(Protocol):
 
 class SGD:
     def __init__(
-        self, params: Sequence[Tensor], lr: float, momentum: float = 0.0, weight_decay: float = 0.0
+        self,
+        params: Sequence[Tensor],
+        lr: float,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        rates: Sequence[float] = (),
     ) -> None:
+        """rates: factors on the learning rate, one per parameter; none: 1."""
         self.params, self.lr, self.momentum, self.weight_decay = (
             list(params),
             lr,
             momentum,
             weight_decay,
         )
+        self._rates = dict(zip(map(id, self.params), rates, strict=True)) if rates else {}
         self._velocity: dict[int, Tensor] = {}
 
     @torch.no_grad()
@@ -46,6 +53,8 @@ class SGD:
             torch._foreach_mul_(velocity, self.momentum)
             torch._foreach_add_(velocity, grads)
             grads = velocity
+        if self._rates:
+            grads = list(torch._foreach_mul(grads, [self._rates[id(p)] for p in params]))
         torch._foreach_add_(params, grads, alpha=-self.lr)
 
 
@@ -58,15 +67,13 @@ class Adam:
         lr: float,
         weight_decay: float = 0.0,
         decoupled: bool = False,
+        rates: Sequence[float] = (),
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
     ) -> None:
-        self.params, self.lr, self.weight_decay, self.decoupled = (
-            list(params),
-            lr,
-            weight_decay,
-            decoupled,
-        )
+        self.params, self.weight_decay, self.decoupled = list(params), weight_decay, decoupled
+        own = [lr * rate for rate in rates] if rates else [lr] * len(self.params)
+        self._lr = dict(zip(map(id, self.params), own, strict=True))
         self.betas, self.eps = betas, eps
         self._moments: dict[int, tuple[Tensor, Tensor]] = {}
         self._steps: dict[int, int] = {}
@@ -77,7 +84,7 @@ class Adam:
         if not params:
             return
         if self.decoupled and self.weight_decay:
-            torch._foreach_mul_(params, 1 - self.lr * self.weight_decay)
+            torch._foreach_mul_(params, [1 - self._lr[id(p)] * self.weight_decay for p in params])
         for p in params:
             self._moments.setdefault(id(p), (torch.zeros_like(p), torch.zeros_like(p)))
             self._steps[id(p)] = self._steps.get(id(p), 0) + 1
@@ -90,9 +97,8 @@ class Adam:
         denominators = torch._foreach_sqrt(second)
         torch._foreach_div_(denominators, [(1 - beta2**t) ** 0.5 for t in steps])
         torch._foreach_add_(denominators, self.eps)
-        torch._foreach_addcdiv_(
-            params, first, denominators, [-self.lr / (1 - beta1**t) for t in steps]
-        )
+        sizes = [-self._lr[id(p)] / (1 - beta1**t) for p, t in zip(params, steps, strict=True)]
+        torch._foreach_addcdiv_(params, first, denominators, sizes)
 
 
 def make_optimizer(
@@ -101,10 +107,12 @@ def make_optimizer(
     lr: float,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
+    rates: Sequence[float] = (),
 ) -> Optimizer:
+    """rates: factors on the learning rate, one per parameter; none: 1."""
     if name == "sgd":
-        return SGD(params, lr, momentum, weight_decay)
-    return Adam(params, lr, weight_decay, decoupled=name == "adamw")
+        return SGD(params, lr, momentum, weight_decay, rates)
+    return Adam(params, lr, weight_decay, name == "adamw", rates)
 
 
 def _with_gradients(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 
 from communis.core import CommunisError
@@ -21,6 +23,11 @@ class Plan:
     eval_every: int = 1  # rounds between evaluations; 0: only after the last round
     eval_clients: int = 0  # evaluate so many clients, drawn anew each time; 0: all
     eval_subsets: Literal["own", "each"] = "each"  # score all own modalities, and each one alone
+    eval_whole: bool = (
+        False  # also score the common model with all of the fleet's sensors, and each
+    )
+    # alone, on everybody's windows; not for methods that keep a part of the model to themselves
+    pairs: bool = False  # write down in evaluated rounds how alike any two clients' updates are
     checkpoint_every: int = 1  # rounds between checkpoints
     workers: int = 0  # processes; 1: only this one, 0: one per core where that is safe to assume
     start_method: Literal["", "fork", "spawn", "forkserver"] = ""  # of workers; empty: what suits
@@ -39,6 +46,22 @@ class Plan:
                 f"participation is a share in (0, 1], got {self.participation}; "
                 "for a number of clients use cohort"
             )
+
+    def evaluates(self, round: int) -> bool:
+        """Whether a round is followed by an evaluation."""
+        return round == self.rounds or bool(self.eval_every and round % self.eval_every == 0)
+
+    def size(self, trainers: int) -> int:
+        """How many of the clients that can train are sampled for a round."""
+        return self.cohort or max(1, int(self.participation * trainers + 0.5))
+
+
+def some(clients: Sequence[int], count: int, generator: np.random.Generator) -> list[int]:
+    """So many of the clients, in their order; all if there are no more."""
+    if count >= len(clients):
+        return list(clients)
+    chosen = np.sort(generator.choice(len(clients), count, replace=False))
+    return [clients[i] for i in chosen]
 
 
 def _check_device(name: str) -> None:

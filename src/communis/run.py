@@ -3,14 +3,13 @@ body of the loop."""
 
 from __future__ import annotations
 
-import hashlib
+import math
 import shutil
 import tempfile
 import time
 import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -20,18 +19,20 @@ import numpy as np
 import pandas as pd
 import torch
 
+from communis import wire
 from communis.backends.inprocess import InProcess
 from communis.backends.machine import one_thread
 from communis.core import Card, CommunisError, Method, Replies
+from communis.diary import Diary
 from communis.exchange import Answer, Ask, Backend, RoundRecord, Scored, Topology, readable
 from communis.fleet import AnyMethod, Fleet
+from communis.identity import digest
 from communis.ledger import Ledger
 from communis.metrics.summary import summary, weighted_mean
-from communis.plan import Plan
+from communis.plan import Plan, some
 from communis.recordings.recording import Array
 from communis.runfolder import RunFolder
 from communis.topology import SERVER, Star
-from communis.wire import Message, check, decode, encode, flatten, payload_types, unflatten
 
 
 class Run:
@@ -56,8 +57,9 @@ class Run:
         self.plan, self.method, self.topology = plan or Plan(), method, topology or Star()
         fleet = fleet.pool() if method.pools_data else fleet
         self._fleet, self._streams = fleet.bind(method), fleet.streams
-        self._server_type, _, _, self._up_type = payload_types(type(method))
+        self._server_type, _, _, self._up_type = wire.payload_types(type(method))
         self.cards: Sequence[Card] = self._fleet.cards
+        self._clock = self._fleet.clock
         if method.pools_data and not isinstance(self.topology, Star):
             raise CommunisError(f"{type(method).__name__} pools data at a server: it needs a star")
         if not any(self.cards[i].samples for i in self._fleet.trainers):
@@ -115,7 +117,7 @@ class Run:
             return
         if self._lasting:
             servers = {
-                f"{a}:{k}": t for a, s in self.servers.items() for k, t in flatten(s).items()
+                f"{a}:{k}": t for a, s in self.servers.items() for k, t in wire.flatten(s).items()
             }
             tensors = servers | {"clients": torch.from_numpy(self._since)}
             self.folder.save(self.round, self._experiment, tensors)
@@ -148,20 +150,24 @@ class Run:
         if self.method.pools_data:
             raw = self._fleet.fleet.training_bytes() if round == 1 else {}
             ledger.pool(cohort[0], raw)
-        since = self._since.copy()
+        since, diary = self._since.copy(), Diary(self.method, self.cards)
         answers = self._ask("train", cohort, round, since, self.servers, ledger)
-        received, refused, loss = self._read(answers, round, since, ledger)
+        received, refused, loss = self._read(answers, round, since, ledger, diary)
         servers, dropped = self._aggregate(awake, cohort, received)
         if dropped:  # then the round did not happen for the clients either
             refused, since = [*refused, *dropped], self._since.copy()
         elif type(self.method).settle is not Method.settle:
             for answer in self._ask("settle", list(received), round, since, servers, ledger):
+                diary.hear(answer)
                 refused += answer.failures
                 if answer.keeps_state:
                     since[answer.client] = round
         trained = time.perf_counter()
         scores, unscored = self._evaluate(round, since, servers)
         refused += unscored
+        if scores and self.plan.pairs:
+            diary.compare(self.servers, received)
+        spent = diary.spent(self._clock, ledger)
         record = RoundRecord(
             round=round,
             cohort=tuple(cohort),
@@ -171,10 +177,13 @@ class Run:
             bytes_framing=ledger.bytes_framing,
             seconds=trained - start,
             seconds_evaluation=time.perf_counter() - trained,
+            virtual_seconds=max((s.compute + s.down + s.up for s in spent), default=math.nan),
+            virtual_joules=sum(s.joules for s in spent) if spent else math.nan,
             refused=tuple(refused),
             scores=summary(scores),
         )
-        self.folder.record(record, ledger.links, scores)
+        found: dict[str, Sequence[Any]] = {"links": ledger.links, "scores": scores, "clock": spent}
+        self.folder.record(record, found | diary.rows(servers))
         self.round, self._since, self.servers = round, since, servers
         self.history.append(record)
         if round % self.plan.checkpoint_every == 0:
@@ -184,14 +193,11 @@ class Run:
     def _reached(self, round: int) -> tuple[list[int], list[int]]:
         """Who trains, a sample of those who are online, and the aggregators that hear them."""
         trainers, fleet = self._fleet.trainers, self._fleet.fleet
-        size = self.plan.cohort or max(1, int(self.plan.participation * len(trainers) + 0.5))
         there = np.ones(len(self.cards), bool)  # a pooled client sits beside the server
         there[: len(fleet)] = fleet.online.who(len(fleet), round, self._streams) | fleet.pooled
-        cohort = np.array([i for i in trainers if there[i]], int)
-        if size < len(cohort):
-            generator = self._streams.generator("participation", round)
-            cohort = cohort[np.sort(generator.choice(len(cohort), size, replace=False))]
-        return cohort.tolist(), [a for a in self.servers if a == SERVER or there[a]]
+        draw, size = self._streams.generator("participation", round), self.plan.size(len(trainers))
+        cohort = some([i for i in trainers if there[i]], size, draw)
+        return cohort, [a for a in self.servers if a == SERVER or there[a]]
 
     def _ask(
         self,
@@ -209,21 +215,25 @@ class Run:
         asks = [Ask(kind, i, round, int(since[i]), messages[i].data) for i in clients]
         return self.backend.perform(asks)
 
-    def _downs(self, clients: Sequence[int], servers: Mapping[int, Any]) -> dict[int, Message]:
-        """The downlink of every client; one that consists of the same tensors is encoded once."""
-        known: dict[tuple[Any, ...], tuple[Message, dict[str, torch.Tensor]]] = {}
+    def _downs(
+        self, clients: Sequence[int], servers: Mapping[int, Any], whole: bool = False
+    ) -> dict[int, wire.Message]:
+        """The downlink of every client, or what it would get with all sensors; one that consists
+        of the same tensors is encoded once."""
+        known: dict[tuple[Any, ...], tuple[wire.Message, dict[str, torch.Tensor]]] = {}
         messages = {}
         for i in clients:
             server = servers[self.topology.aggregator_of(i)]
-            flat = flatten(self.method.down(server, self.cards[i]))
+            card = self._fleet.whole(i) if whole else self.cards[i]
+            flat = wire.flatten(self.method.down(server, card))
             key = tuple((name, id(t) if t.ndim else t.item()) for name, t in flat.items())
             if key not in known:
-                known[key] = encode(flat), flat  # alive, so that no other tensor gets its id
+                known[key] = wire.encode(flat), flat  # alive, so that no other tensor gets its id
             messages[i] = known[key][0]
         return messages
 
     def _read(
-        self, answers: Iterator[Answer], round: int, since: Array, ledger: Ledger
+        self, answers: Iterator[Answer], round: int, since: Array, ledger: Ledger, diary: Diary
     ) -> tuple[dict[int, Any], list[tuple[int, str]], float]:
         """What was received, by client; who was refused and why; the mean training loss.
 
@@ -234,22 +244,23 @@ class Run:
         refused, losses = [], []
         for answer in answers:
             card = self.cards[answer.client]
-            losses.append((answer.loss, card.samples))
+            losses.append((answer.log.get("loss", math.nan), card.samples))
             refused += answer.failures
             if answer.failure:
                 continue
+            diary.hear(answer)
             payload = len(answer.up)  # of a message that cannot be read, everything counts
             try:
-                up = decode(answer.up, self._up_type, max_bytes=self.plan.max_message_mb << 20)
-                payload = sum(t.nbytes for t in flatten(up).values())
-                check(up, card, self.method.sends(card))
+                up = wire.decode(answer.up, self._up_type, max_bytes=self.plan.max_message_mb << 20)
+                payload = sum(t.nbytes for t in wire.flatten(up).values())
+                wire.check(up, card, self.method.sends(card), self.method.partial)
                 self.method.vet(card, up)
                 received[card.id] = up
                 if answer.keeps_state:
                     since[card.id] = round
             except CommunisError as error:
                 refused.append((card.id, readable(str(error))))
-            ledger.up(card.id, Message(answer.up, payload))
+            ledger.up(card.id, wire.Message(answer.up, payload))
         return received, refused, weighted_mean(losses)
 
     def _aggregate(
@@ -267,8 +278,7 @@ class Run:
         broken = [
             (a, f"the aggregate is not finite in {key}: the round was dropped")
             for a, server in servers.items()
-            for key, tensor in flatten(server).items()
-            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all())
+            for key in wire.not_finite(server)
         ]
         return (dict(self.servers), broken[:1]) if broken else (servers, [])
 
@@ -276,16 +286,19 @@ class Run:
         self, round: int, since: Array, servers: Mapping[int, Any]
     ) -> tuple[list[Scored], list[tuple[int, str]]]:
         """The scores of this round, if it is due, and the clients that could not be scored."""
-        every, count = self.plan.eval_every, self.plan.eval_clients
-        if round != self.plan.rounds and (not every or round % every):
+        if not self.plan.evaluates(round):
             return [], []
-        clients = list(range(len(self._fleet.fleet)))
-        if 0 < count < len(clients):
-            generator = self._streams.generator("evaluation", round)
-            clients = np.sort(generator.choice(len(clients), count, replace=False)).tolist()
+        everybody, draw = range(len(self._fleet.fleet)), self._streams.generator
+        count = self.plan.eval_clients or len(everybody)
+        clients = some(everybody, count, draw("evaluation", round))
         messages = self._downs(clients, servers)
         asks = [Ask("evaluate", i, round, int(since[i]), messages[i].data) for i in clients]
         answers = list(self.backend.perform(asks))
+        if self.plan.eval_whole and not self.method.pools_data:
+            messages = self._downs(clients, servers, whole=True)
+            answers += self.backend.perform(
+                [Ask("whole", i, round, -1, messages[i].data) for i in clients]
+            )
         failed = [failure for answer in answers for failure in answer.failures]
         return [scored for answer in answers for scored in answer.scores], failed
 
@@ -294,8 +307,7 @@ class Run:
         """A digest of everything that must be the same for a checkpoint to be continued; the plan
         may change, for instance to go on for more rounds."""
         cards = [(c.id, c.modalities, c.samples, c.model) for c in self.cards]
-        parts = (self.method, self.topology, self._streams, self._fleet.fleet.digest, cards)
-        return hashlib.sha256(repr([_told(part) for part in parts]).encode()).hexdigest()
+        return digest(self.method, self.topology, self._streams, self._fleet.fleet.digest, cards)
 
     def _restore(self) -> int:
         """Continues the folder's checkpoint; its round, or -1 if there is none."""
@@ -307,14 +319,8 @@ class Run:
         for key, tensor in checkpoint.tensors.items():
             aggregator, _, name = key.partition(":")
             by_server[aggregator][name] = tensor
-        self.servers = {a: unflatten(by_server[str(a)], self._server_type) for a in self.servers}
+        self.servers = {
+            a: wire.unflatten(by_server[str(a)], self._server_type) for a in self.servers
+        }
         self.round, self.history = checkpoint.round, self.folder.records()
         return checkpoint.round
-
-
-def _told(thing: Any) -> object:
-    """Its name and what differs from the defaults: a setting that is new leaves it as it is."""
-    if not is_dataclass(thing):
-        return thing
-    own = {f.name: v for f in fields(thing) if (v := getattr(thing, f.name)) != f.default}
-    return type(thing).__qualname__, sorted(own.items())

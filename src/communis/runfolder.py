@@ -7,6 +7,9 @@
     records.jsonl        one RoundRecord per line
     scores/*.parquet     per evaluated round: client x split x modality subset x metric x class
     links/*.parquet      bytes per link and direction, per round
+    clock/*.parquet      seconds and joules of every client, per round, if devices are known
+    log/*.parquet        what clients and server (-1) wrote down, per round
+    pairs/*.parquet      how alike two clients' updates are, per evaluated round, if asked for
     checkpoint.safetensors   server state and which client states belong to it
     clients/             private client states (on a real device they would be on the device)
 
@@ -20,7 +23,7 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,15 +31,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from communis import tables
 from communis.core import CommunisError
-from communis.exchange import Link, RoundRecord, Scored
+from communis.exchange import RoundRecord
 from communis.fleet import BoundFleet
 from communis.fleet.gaps import kept_trace
 
@@ -57,8 +59,7 @@ class RunFolder:
         self._lock: int | None = None
 
     def open(self) -> None:
-        for room in (self.path, self.path / "scores", self.path / "links"):
-            room.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR)
         if not _locked(self._lock):
             raise CommunisError(f"{self.path}: another process is working on this run")
@@ -89,20 +90,11 @@ class RunFolder:
         if trace := kept_trace(fleet.fleet):
             trace.save(self.path / "availability.parquet")
 
-    def record(
-        self,
-        record: RoundRecord,
-        links: Sequence[Link],
-        scores: Sequence[Scored],
-    ) -> None:
-        _write_table(
-            self.path / "links" / f"{record.round:06d}.parquet", link_rows(record.round, links)
-        )
-        if scores:
-            _write_table(
-                self.path / "scores" / f"{record.round:06d}.parquet",
-                score_rows(record.round, scores),
-            )
+    def record(self, record: RoundRecord, rows: Mapping[str, Sequence[Any]]) -> None:
+        """rows: what belongs into the room of that name."""
+        for room, found in rows.items():
+            if found:
+                tables.write(self.path / room, room, record.round, found)
         # Last: a round that has a record is complete.
         with self._records.open("a", encoding="utf-8") as file:
             file.write(json.dumps(strict(asdict(record))) + "\n")
@@ -160,17 +152,30 @@ class RunFolder:
                 tuple(raw["cohort"]),
                 tuple((c, why) for c, why in raw["refused"]),
             )
-            raw["loss"] = _number(raw["loss"])
+            for key in ("loss", "virtual_seconds", "virtual_joules"):
+                raw[key] = _number(raw.get(key))
             raw["scores"] = {key: _number(value) for key, value in raw["scores"].items()}
             found.append(RoundRecord(**raw))
         return found
 
     def scores(self, where: pc.Expression | None = None) -> pa.Table:
         """What was scored, round by round; `where` a condition on the columns holds."""
-        return _read_tables(self.path / "scores", SCORES, where)
+        return tables.read(self.path, "scores", where)
 
     def links(self) -> pa.Table:
-        return _read_tables(self.path / "links", LINKS)
+        return tables.read(self.path, "links")
+
+    def clock(self) -> pa.Table:
+        """Seconds and joules of every client, round by round; empty if no devices are known."""
+        return tables.read(self.path, "clock")
+
+    def log(self, where: pc.Expression | None = None) -> pa.Table:
+        """What clients and server (-1) wrote down."""
+        return tables.read(self.path, "log", where)
+
+    def pairs(self) -> pa.Table:
+        """How alike the updates of any two clients are."""
+        return tables.read(self.path, "pairs")
 
     def _forget_after(self, round: int) -> None:
         if not self._records.exists():
@@ -178,42 +183,10 @@ class RunFolder:
         kept = [record for record in self.records() if record.round <= round]
         lines = (json.dumps(strict(asdict(record))) + "\n" for record in kept)
         replace_file(self._records, "".join(lines).encode())
-        for room in ("scores", "links"):
+        for room in tables.SCHEMAS:
             for path in (self.path / room).glob("*.parquet"):
                 if int(path.stem) > round:
                     path.unlink()
-
-
-SCORES = pa.schema(
-    [
-        ("round", pa.int32()),
-        ("client", pa.int32()),
-        ("split", pa.string()),
-        ("subset", pa.string()),
-        ("own", pa.bool_()),  # the subset is all that the client owns
-        ("metric", pa.string()),
-        ("class", pa.int32()),  # -1: all
-        ("support", pa.int64()),
-        ("value", pa.float64()),
-    ]
-)
-LINKS = pa.schema(
-    [(name, pa.int64()) for name in ("round", "sender", "receiver", "payload", "framing")]
-)
-
-
-def score_rows(round: int, scores: Iterable[Scored]) -> pa.Table:
-    rows = [
-        (round, x.client, x.split, x.subset, x.own, s.metric, s.label, s.support, s.value)
-        for x in scores
-        for s in [x.score]
-    ]
-    return _table(rows, SCORES)
-
-
-def link_rows(round: int, links: Iterable[Link]) -> pa.Table:
-    rows = [(round, x.sender, x.receiver, x.payload, x.framing) for x in links]
-    return _table(rows, LINKS)
 
 
 def environment() -> dict[str, Any]:
@@ -269,19 +242,3 @@ def _locked(file: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _table(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
-    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
-    return pa.table([list(column) for column in columns], schema=schema)
-
-
-def _write_table(path: Path, table: pa.Table) -> None:
-    partial = path.with_name(path.name + ".partial")
-    pq.write_table(table, partial)
-    partial.replace(path)
-
-
-def _read_tables(room: Path, schema: pa.Schema, where: pc.Expression | None = None) -> pa.Table:
-    paths = sorted(map(str, room.glob("*.parquet")))
-    return ds.dataset(paths, schema, "parquet").to_table(filter=where)

@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from communis.core import CommunisError
+from communis.exchange import Topology
 
 SERVER = -1  # the aggregator of a star, in link records
 
@@ -64,3 +66,18 @@ def ring(clients: int) -> Graph:
 
 def custom(edges: Iterable[tuple[int, int]]) -> Graph:
     return Graph(tuple((min(a, b), max(a, b)) for a, b in edges))
+
+
+@dataclass(frozen=True)
+class TopologyConfig:
+    """Who hears whom."""
+
+    kind: Literal["star", "complete", "ring", "edges"] = "star"
+    edges: tuple[tuple[int, int], ...] = ()  # pairs of clients, with kind = "edges"
+
+    def make(self, clients: int) -> Topology:
+        if self.kind == "star":
+            return Star()
+        if self.kind == "edges":
+            return custom(self.edges)
+        return ring(clients) if self.kind == "ring" else complete(clients)

@@ -135,31 +135,39 @@ def unflatten(flat: dict[str, Tensor], kind: Any) -> Any:
     return kind(**built)
 
 
-def check(payload: Any, card: Card, paths: Collection[str] | None = None) -> None:
+def check(
+    payload: Any, card: Card, paths: Collection[str] | None = None, partial: bool = False
+) -> None:
     """Refuses NaN and Inf, paths that the client does not own, and shapes that were not declared.
-    paths: what every State must hold exactly."""
-    floats = {k: t for k, t in flatten(payload).items() if t.is_floating_point() and t.numel()}
-    # NaN and Inf survive a sum, which is quick; only a suspicion is looked at closely.
-    if floats and not math.isfinite(
-        sum(t.item() for t in torch._foreach_norm(list(floats.values()), 1))
-    ):
-        for name, tensor in floats.items():
-            if not bool(torch.isfinite(tensor).all()):
-                raise WireError(f"{name} holds NaN or Inf")
+    paths: what every State must hold exactly; if `partial`, nothing but that."""
+    for name in not_finite(payload):
+        raise WireError(f"{name} holds NaN or Inf")
     if isinstance(payload, State):
-        _check_paths(_ROOT, payload, card, paths)
+        _check_paths(_ROOT, payload, card, paths, partial)
     if not is_dataclass(payload):
         return
     for field_name, hint in _schema(payload.__class__).items():
         value = getattr(payload, field_name)
         if get_origin(hint) is Annotated and isinstance(value, State):
-            _check_keys(field_name, value, card.modalities, f"a modality of client {card.id}")
+            _check_keys(
+                field_name, value, card.modalities, f"a modality of client {card.id}", False
+            )
             for modality, tensor in value.items():
                 _check_shape(f"{field_name}/{modality}", tensor, get_args(hint)[1:], card)
         elif isinstance(value, State):
-            _check_paths(field_name, value, card, paths)
+            _check_paths(field_name, value, card, paths, partial)
         elif isinstance(value, Tensor) and get_origin(hint) is Annotated:
             _check_shape(field_name, value, get_args(hint)[1:], card)
+
+
+def not_finite(payload: Any) -> list[str]:
+    """The arrays of a payload that hold NaN or Inf."""
+    floats = {k: t for k, t in flatten(payload).items() if t.is_floating_point() and t.numel()}
+    # NaN and Inf survive a sum, which is quick; only a suspicion is looked at closely.
+    total = sum(t.item() for t in torch._foreach_norm(list(floats.values()), 1)) if floats else 0.0
+    if math.isfinite(total):
+        return []
+    return [name for name, tensor in floats.items() if not bool(torch.isfinite(tensor).all())]
 
 
 def payload_types(method: type[Method[Any, Any, Any, Any]]) -> tuple[Any, Any, Any, Any]:
@@ -225,18 +233,22 @@ def _check_shape(name: str, tensor: Tensor, sizes: tuple[str | int, ...], card: 
         raise WireError(f"{name} is {tensor.dtype}, expected torch.float32")
 
 
-def _check_keys(field_name: str, state: State, keys: Collection[str], meaning: str) -> None:
-    """Refuses a State that does not hold exactly these keys."""
+def _check_keys(
+    field_name: str, state: State, keys: Collection[str], meaning: str, partial: bool
+) -> None:
+    """Refuses a State that holds other keys than these or, unless `partial`, not all of them."""
     allowed = frozenset(keys)
     for key in [key for key in state if key not in allowed]:
         raise WireError(f"{field_name}/{key} is not {meaning}")
-    for key in [key for key in keys if key not in state]:
+    for key in [key for key in keys if key not in state and not partial]:
         raise WireError(f"{field_name}/{key} is missing")
 
 
-def _check_paths(field_name: str, state: State, card: Card, paths: Collection[str] | None) -> None:
+def _check_paths(
+    field_name: str, state: State, card: Card, paths: Collection[str] | None, partial: bool
+) -> None:
     if paths is not None:
-        _check_keys(field_name, state, paths, f"a path that client {card.id} may send")
+        _check_keys(field_name, state, paths, f"a path that client {card.id} may send", partial)
     for path, tensor in state.items():
         if path not in card.params:
             raise WireError(f"{field_name}/{path} is not a path of client {card.id}")

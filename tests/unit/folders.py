@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -29,9 +30,15 @@ def write(
     metric: str = "",
     data: str = "d",
     eval_clients: int = 0,
+    target: float = 0.0,
+    cohort: tuple[int, ...] = (0, 1),
+    seconds: Sequence[float] = (),
+    joules: Sequence[float] = (),
+    rows: Mapping[str, Sequence[Sequence[Any]]] | None = None,
 ) -> Path:
     """A run in which every round with scores was evaluated. settings: more lines of its [method].
-    `test.f1.2` is of class 2."""
+    `test.f1.2` is of class 2. seconds, joules: by the device clock, round by round; rows: by room
+    and round, what else is written there."""
     folder = RunFolder(path)
     folder.open()
     rounds = len(next(iter(history.values())))
@@ -48,12 +55,26 @@ def write(
             if values[i] and key.count(".") == 1
         }
         record = RoundRecord(
-            i + 1, (0, 1), 0.5, 100, 300, 10, 2.0, refused=((1, "NaN"),), scores=means
+            i + 1,
+            cohort,
+            0.5,
+            100,
+            300,
+            10,
+            2.0,
+            virtual_seconds=seconds[i] if seconds else math.nan,
+            virtual_joules=joules[i] if joules else math.nan,
+            refused=((1, "NaN"),),
+            scores=means,
         )
-        folder.record(record, [Link(-1, 0, 100, 5), Link(0, -1, 300, 5)], scores)
+        found = {"links": [Link(-1, 0, 100, 5), Link(0, -1, 300, 5)], "scores": scores}
+        for room, by_round in (rows or {}).items():
+            found[room] = [*found.get(room, ()), *by_round[i]]
+        folder.record(record, found)
     folder.close()
     lines, named = ['name = "x"', f"seed = {seed}"], {"variant": variant, "metric": metric}
     lines += [f'{key} = "{value}"' for key, value in named.items() if value]
+    lines += [f"target = {target}"] if target else []
     lines += ["[method]", f'name = "{method}"', settings, "[run]", f"rounds = {rounds}"]
     lines += [f"eval_clients = {eval_clients}", "[data]", f'name = "{data}"']
     if cell:

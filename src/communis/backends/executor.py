@@ -69,6 +69,8 @@ class Executor:
         _, self.state_type, self.down_type, _ = payload_types(type(self.method))
 
     def perform(self, ask: Ask) -> Answer:
+        if ask.kind == "whole":
+            return self._whole(ask)
         client = self.fleet.client(ask.client, ask.round, fresh=ask.since < 0)
         if ask.since < 0:
             state = self.method.start_client(client)
@@ -82,14 +84,30 @@ class Executor:
                 return Answer(ask.client, scores=list(self._scores(client, state)))
         if ask.kind == "settle":
             state = self.method.settle(client, state, down)
-            return Answer(ask.client, keeps_state=self._keep(ask, state))
+            return Answer(ask.client, keeps_state=self._keep(ask, state), log=client.log)
         state, up = self.method.local(client, state, down)
-        return Answer(
-            ask.client,
-            encode(up).data,
-            self._keep(ask, state),
-            client.log.get("loss", float("nan")),
-        )
+        return Answer(ask.client, encode(up).data, self._keep(ask, state), client.log)
+
+    def _whole(self, ask: Ask) -> Answer:
+        """The common model with all of the fleet's sensors and with each alone, on this client's
+        test windows. Not said of a method that keeps a part of the model to itself."""
+        client = self.fleet.whole_client(ask.client, ask.round)
+        state = self.method.start_client(client)
+        if encode(state).payload:
+            return Answer(ask.client)
+        down = decode(ask.down, self.down_type, device=self.fleet.device)
+        state = self.method.adopt(client, state, down)
+        client.model.eval()
+        found = []
+        with torch.no_grad(), client.streams.torch("evaluation", ask.round, ask.client):
+            for subset in subsets_of(client.card.modalities, "each") if len(client.test) else ():
+                everything = len(subset) == len(client.card.modalities)
+                name = "all" if everything else f"only_{subset[0]}"
+                for score in self._scored(client, state, client.test, subset, views=False):
+                    if score.label < 0:
+                        named = replace(score, metric=f"{score.metric}@{name}")
+                        found.append(Scored(ask.client, "test", "+".join(subset), True, named))
+        return Answer(ask.client, scores=found)
 
     def _keep(self, ask: Ask, state: Any) -> bool:
         """Private state goes to disk. One that never had a tensor needs no file: `start_client`

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 
-from communis.core import Card, Client, CommunisError, Modality, Model, Task
+from communis.core import Card, Client, CommunisError, Modality, Model, Pace, Task
+from communis.device import Clock, Cost, Meter, Whole, forward_flops, of_fleet
 from communis.fleet.description import AnyMethod, Fleet, Splits
+from communis.groups import groups
 from communis.models.network import initialise
 from communis.models.zoo import Architecture, architecture
+from communis.recordings.samples import joined
 from communis.state import State
 
 _Shapes = tuple[tuple[Modality, tuple[int, ...]], ...]
@@ -41,6 +44,7 @@ class BoundFleet:
         self._kits: dict[tuple[Architecture, _Shapes], _Kit] = {}
         self._cache: OrderedDict[int, Splits] = OrderedDict()  # least recently used first
         self._cached_bytes = 0
+        self._meter = Meter()
 
     @property
     def task(self) -> Task:
@@ -112,13 +116,69 @@ class BoundFleet:
         """How many of the clients that train own a path."""
         return sum(path in self.cards[i].params for i in self.trainers)
 
+    @cached_property
+    def clock(self) -> Clock | None:
+        """What time it is on the clients' devices; None where these are not known, and where
+        clients hand over their data instead of training."""
+        profiles = of_fleet(self.fleet.devices, self.fleet.profiles)
+        if not profiles or self.fleet.pooled:
+            return None
+        shapes = self.fleet.shapes(len(self.fleet))
+        kits = {card.model: self._kit(card.id, whole=True) for card in self.cards}
+        models = {
+            name: Whole(forward_flops(kit.model, shapes), len(groups(kit.shapes)))
+            for name, kit in kits.items()
+        }
+        return Clock(self.fleet.clock, profiles, models)
+
+    def pace(self, card: Card) -> Pace:
+        """How fast a client's device trains. Without profiles all are alike: time is counted in
+        forward passes of the whole model."""
+        if self.clock is None:
+            return Pace(1.0, 2.0 / len(groups(self._kit(card.id, whole=True).shapes)))
+        cost = self._cost(card) if self.fleet.clock.mode == "exact" else Cost(0.0, 0.0)
+        return self.clock.pace(card.device, cost, len(groups(card.params)), card.model)
+
+    def _cost(self, card: Card) -> Cost:
+        """FLOPs per window of training all that the client owns."""
+        client = self.client(card.id, 0, fresh=True)
+        with self.fleet.streams.torch("clock"):
+            return self._meter.per_window(
+                client.model,
+                lambda output, batch: self.task.loss(output.prediction, batch.target),
+                client.train,
+                key="all",
+            )
+
     def client(self, id: int, round: int, fresh: bool = False) -> Client:
         """The client, with a scratch model; `fresh`: holding its initial parameters and buffers."""
         kit = self._kit(id)
         if fresh:
             kit.initial.load_into(kit.model)
         splits = self._splits(id)
-        return Client(self.cards[id], kit.model, self.task, *splits, round, self.fleet.streams)
+        return Client(
+            self.cards[id],
+            kit.model,
+            self.task,
+            *splits,
+            round,
+            self.fleet.streams,
+            timed=self.fleet.clock.mode if self.fleet.devices else "",
+        )
+
+    def whole(self, id: int) -> Card:
+        """The card that the client would have, had it all of the fleet's sensors."""
+        own, kit = self.cards[id], self._kit(id, whole=True)
+        return replace(own, modalities=self.fleet.union, params=kit.shapes, sizes=kit.sizes)
+
+    def whole_client(self, id: int, round: int) -> Client:
+        """The client as it would be, had it all of the fleet's sensors: what only a simulation can
+        look at. Its model holds the initial parameters."""
+        kit = self._kit(id, whole=True)
+        kit.initial.load_into(kit.model)
+        train, val, test = (x.to(self.device) for x in self.fleet.samples(id, whole=True))
+        streams = self.fleet.streams
+        return Client(self.whole(id), kit.model, self.task, train, val, test, round, streams)
 
     def _card(
         self, id: int, suite: tuple[Modality, ...], samples: int, by_modality: dict[Modality, int]
@@ -132,8 +192,10 @@ class BoundFleet:
         chosen = models[id] if 1 < len(models) > id else models[0]
         return chosen if isinstance(chosen, Architecture) else architecture(chosen)
 
-    def _kit(self, id: int) -> _Kit:
-        kind, shapes = self._architecture(id), self.fleet.shapes(id)
+    def _kit(self, id: int, whole: bool = False) -> _Kit:
+        everything = whole or self.method.whole
+        kind = self._architecture(id)
+        shapes = self.fleet.shapes(len(self.fleet) if everything else id)
         key = kind, tuple(shapes.items())
         if key not in self._kits:
             with self.fleet.streams.torch("build"):  # constructors draw too, before `initialise`
@@ -157,6 +219,9 @@ class BoundFleet:
         if id not in self._cache:
             everybody = self.fleet.pooled and id == len(self.fleet)
             found = self.fleet.all_samples() if everybody else self.fleet.samples(id)
+            if self.method.whole:
+                train, val, test = (joined([samples], self._nothing) for samples in found)
+                found = train, val, test
             train, val, test = (samples.to(self.device) for samples in found)
             self._cache[id] = train, val, test
             self._cached_bytes += sum(samples.nbytes for samples in self._cache[id])
@@ -165,6 +230,12 @@ class BoundFleet:
                 self._cached_bytes -= sum(samples.nbytes for samples in oldest)
         self._cache.move_to_end(id)
         return self._cache[id]
+
+    @cached_property
+    def _nothing(self) -> dict[Modality, torch.Tensor]:
+        """No windows, in the layout of samples, of every sensor of the fleet."""
+        shapes = self.fleet.shapes(len(self.fleet))
+        return {m: torch.empty(0, *shape[1:], shape[0]) for m, shape in shapes.items()}
 
 
 def _numbers(card: Card, prefix: str) -> int:

@@ -7,7 +7,7 @@ tensors when it is asked for them. `bind` joins it with a method.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +19,7 @@ from communis.availability.detail import coarse_shape, coarsen
 from communis.availability.online import Online
 from communis.availability.outages import Outages
 from communis.core import CommunisError, Method, Modality
+from communis.device import ClockConfig, DeviceProfile
 from communis.models.zoo import Architecture
 from communis.partition.natural import by_owner
 from communis.recordings.recording import Array, Kind
@@ -54,6 +55,8 @@ class Fleet:
     pooled: bool = False  # only one more client trains, which holds everybody's windows
     coarse: Sequence[bool] = ()  # per client: its sensors see less detail; none do if empty
     devices: Sequence[str] = ()  # per client: name of a device profile
+    profiles: Mapping[str, DeviceProfile] = field(default_factory=dict)  # beside the known ones
+    clock: ClockConfig = field(default_factory=ClockConfig)  # how devices' time is reckoned
     outages: Outages | None = None  # what drops out of the windows
     online: Online = field(default_factory=Online)  # who can be reached in a round
 
@@ -123,6 +126,8 @@ class Fleet:
         some = [0, len(windows) // 2, len(windows) - 1]
         for m in windows.modalities:
             found.update(np.ascontiguousarray(windows.inputs[m][some]).tobytes())
+        if self.devices:  # a method may go by them
+            found.update(repr((list(self.devices), self.profiles, self.clock)).encode())
         if outages:
             found.update(repr(list(outages.drop)).encode())
             found.update(outages.trace.digest().encode() if outages.trace else b"")
@@ -186,19 +191,19 @@ class Fleet:
         }
         return np.bincount(owner[some], minlength=clients), by_modality
 
-    def samples(self, client: int) -> Splits:
+    def samples(self, client: int, whole: bool = False) -> Splits:
         """A client's windows as tensors: what dropped out is zero, the rest is normalised.
-        Training windows in which none of its sensors was at work are left out."""
+        Training windows in which none of its sensors was at work are left out. `whole`: as all of
+        the fleet's sensors recorded them, whether the client owns these or not."""
         rows = self.rows(client)
         split = self.windows.split[rows]
         inputs, present = {}, {}
-        struck = self._struck(client, rows)
-        for m in self.suites[client]:
-            there, here = struck[m]
+        struck = self._recorded(rows, self.union) if whole else self._struck(client, rows)
+        for m, (there, flags) in struck.items():
             x = self._sensed(m, rows, there)
-            if self.coarse and self.coarse[client]:
+            if self.coarse and self.coarse[client] and not whole:
                 x = coarsen(x, self._kind(m))
-            x, here = finite(np.moveaxis(x, 1, -1), here)
+            x, here = finite(np.moveaxis(x, 1, -1), flags)
             scale = self._scale(m, x[(split == TRAIN) & here])
             x = scale.apply(x) if scale else x
             inputs[m] = filled_cloud(x, here) if self._kind(m) == "points" else filled(x, here)
@@ -212,7 +217,8 @@ class Fleet:
             {m: torch.from_numpy(p[kept]) for m, p in present.items()},
             torch.from_numpy(np.array(self.windows.target[rows[kept]], kind)),
         )
-        return _splits(found, split[kept])
+        train, val, test = (found.at(np.flatnonzero(split[kept] == s)) for s in (TRAIN, VAL, TEST))
+        return train, val, test
 
     def all_samples(self) -> Splits:
         """Everybody's windows side by side."""
@@ -223,12 +229,17 @@ class Fleet:
 
     def _struck(self, client: int, rows: Array) -> dict[Modality, tuple[Array | None, Array]]:
         """Per modality: which samples are there (None: all), and which windows have it."""
-        suite, flags = self.suites[client], self.windows.present
+        suite = self.suites[client]
         if self.outages is None:
-            return {
-                m: (None, flags[m][rows] if m in flags else np.ones(len(rows), bool)) for m in suite
-            }
+            return self._recorded(rows, suite)
         return dict(self.outages.strike(self.windows, rows, client, suite, self.streams))
+
+    def _recorded(
+        self, rows: Array, suite: Sequence[Modality]
+    ) -> dict[Modality, tuple[Array | None, Array]]:
+        flags = self.windows.present
+        everything = np.ones(len(rows), bool)
+        return {m: (None, flags[m][rows] if m in flags else everything) for m in suite}
 
     def _struck_flags(self) -> dict[Modality, Array]:
         """(N,) bool per modality: the window has it, after outages."""
@@ -277,21 +288,3 @@ class Fleet:
     @cached_property
     def _scales(self) -> dict[Modality, Scale | None]:
         return {}
-
-
-def _splits(samples: TensorSamples, split: Array) -> Splits:
-    if bool((split == TRAIN).all()):
-        none = torch.zeros(0, dtype=torch.int64)
-        return samples, _at(samples, none), _at(samples, none)
-    train, val, test = (
-        _at(samples, torch.from_numpy(np.flatnonzero(split == s))) for s in (TRAIN, VAL, TEST)
-    )
-    return train, val, test
-
-
-def _at(samples: TensorSamples, rows: torch.Tensor) -> TensorSamples:
-    return TensorSamples(
-        {m: x[rows] for m, x in samples.inputs.items()},
-        {m: p[rows] for m, p in samples.present.items()},
-        samples.target[rows],
-    )

@@ -21,7 +21,7 @@ from communis.availability.suites import Suites
 from communis.availability.trace import Trace
 from communis.core import CommunisError, Modality
 from communis.fleet.description import Fleet, Normalise
-from communis.models.zoo import ZOO
+from communis.models.zoo import ZOO, Architecture, architecture
 from communis.partition.settings import Partition
 from communis.plugins import nearest
 from communis.recordings.recording import Array
@@ -36,6 +36,7 @@ class FleetConfig:
     """Who senses what, with which model, on which device, and when."""
 
     models: tuple[str, ...] = ("cnn",)  # names in models/zoo.py; several: dealt out by seed
+    weights: str = ""  # file of pretrained weights, for models that need them; "random": untrained
     normalise: Normalise = "client"  # z-scores by own training windows, or by all of the fleet's
     roles: tuple[Role, ...] = ()  # so many clients with these sensors, so many with those; without
     # roles, suites or types everybody has the sensors that its data show
@@ -49,10 +50,14 @@ class FleetConfig:
     profiles: str = ""  # TOML file with device profiles, beside the known ones
 
     def __post_init__(self) -> None:
-        for name in (*self.models, *(role.model for role in self.roles if role.model)):
+        named = (*self.models, *(role.model for role in self.roles if role.model))
+        for name in named:
             if name not in ZOO:
                 hint = nearest(name, list(ZOO))
                 raise CommunisError(f"models: no architecture {name!r}{hint}; see {', '.join(ZOO)}")
+            architecture(name, weights=self.weights).check_weights()
+        if self.weights and not any(ZOO[name].pretrained for name in named):
+            raise CommunisError(f"weights: none of the models ({', '.join(named)}) needs any")
         sources = [bool(self.roles), self.suites != Suites(), bool(self.types)]
         if sum(sources) > 1:
             raise CommunisError("roles, suites and types each say who has which sensors: give one")
@@ -71,8 +76,7 @@ class FleetConfig:
         roles = self._cast(windows, client_of, clients, streams)
         suites = [role.suite for role in roles]
         measured = device.load(Path(self.profiles)) if self.profiles else {}
-        for name in sorted({role.device for role in roles if role.device}):
-            device.find(name, measured)
+        profiles = device.of_fleet([role.device for role in roles], measured)
         coarse = [role.detail == "coarse" for role in roles]
         devices = [role.device for role in roles]
         return Fleet(
@@ -84,6 +88,7 @@ class FleetConfig:
             self.normalise,
             coarse=coarse if any(coarse) else (),
             devices=devices if any(devices) else (),
+            profiles=profiles,
             outages=self._outages(windows, client_of, suites, roles, streams),
             online=self.online,
         )
@@ -106,15 +111,18 @@ class FleetConfig:
             roles = client_types(modalities, clients, (first, second, third), self.type_drop)
         return cast(roles, clients, modalities, streams)
 
-    def _models(self, roles: Sequence[Role], streams: Streams) -> tuple[str, ...]:
+    def _models(self, roles: Sequence[Role], streams: Streams) -> tuple[str | Architecture, ...]:
         dealt = self.models
         if len(dealt) > 1:
             order = streams.generator("models").permutation(len(roles))
             dealt = tuple(dealt[i % len(dealt)] for i in order)
-        if not any(role.model for role in roles):
-            return dealt
-        spread = dealt if len(dealt) > 1 else dealt * len(roles)
-        return tuple(role.model or own for role, own in zip(roles, spread, strict=True))
+        if any(role.model for role in roles):
+            spread = dealt if len(dealt) > 1 else dealt * len(roles)
+            dealt = tuple(role.model or own for role, own in zip(roles, spread, strict=True))
+        return tuple(
+            architecture(name, weights=self.weights) if ZOO[name].pretrained else name
+            for name in dealt
+        )
 
     def _outages(
         self,

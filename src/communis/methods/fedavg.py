@@ -5,6 +5,8 @@ Names follow the paper: w the model, n_k a client's samples.
 Deviation: the mean runs key-wise over the clients that own a path, so clients may lack modalities.
 Deviation: buffers (BatchNorm statistics) are not averaged; they stay with their client.
 Beyond the paper: `ema` smooths the encoders as FedDUET's Algorithm 1 does for every method.
+Beyond the paper: with `whole` every client has the fleet's whole model, as multimodal papers run
+    FedAvg; a branch without a sensor then sends back what it got. `mask_mode` is RELIEF's question.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from communis.core import (
     CommunisError,
     FleetView,
     Method,
+    Model,
     Replies,
+    Task,
     Weight,
     modality_of,
     presence,
@@ -84,10 +88,10 @@ class Averaging(Recipe):
         that mean is weighted by the windows that have m, n_{k,m}.
         """
         by: Weight = uniform if self.uniform else samples if self.ema == "none" else presence
-        means = ups.mean(_w, by=by)
+        means = ups.mean(w_of, by=by)
         if self.ema == "none":
             return w | means
-        covered = ups.coverage(_w)
+        covered = ups.coverage(w_of)
         moved = {}
         for path, mean in means.items():
             r_m = self.r if self.ema == "const" else covered[path]
@@ -95,7 +99,7 @@ class Averaging(Recipe):
         return w | moved
 
 
-def _w(up: Any) -> State:
+def w_of(up: Any) -> State:
     sent: State = up.w
     return sent
 
@@ -103,6 +107,18 @@ def _w(up: Any) -> State:
 @dataclass(frozen=True)
 class FedAvg(Averaging, Method[Server, State, Down, Up]):
     """Every client trains the common model; the server takes the mean, weighted by samples."""
+
+    whole: bool = False  # clients have branches for all of the fleet's sensors, owned or not
+    mask_mode: Literal["feature", "input_zero"] = "feature"  # of a sensor that is absent: no
+    # features; or its encoder is fed zeros and its biases leak through
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.whole and self.ema != "none":
+            raise CommunisError("ema goes by who has a branch, but with whole = true everybody has")
+
+    def equip(self, model: Model, task: Task) -> None:
+        model.zero_fill = self.mask_mode == "input_zero"
 
     def sends(self, card: Card) -> list[str]:
         return self.shared(card.params)

@@ -31,7 +31,7 @@ from communis.core import (
     Replies,
     Samples,
 )
-from communis.local import Recipe
+from communis.local import Recipe, note_forward
 from communis.state import State
 
 
@@ -132,6 +132,7 @@ class FedProto(Recipe, Method[Server, Private, Down, Up]):
 def prototypes(client: Client, samples: Samples, batch: int = 512) -> Up:
     """Sums and counts of the embeddings of each class, with the model as it is, in evaluation
     mode."""
+    note_forward(client, samples)
     client.model.eval()
     sums = torch.zeros(client.card.sizes["classes"], client.card.sizes["embedding"])
     counts = torch.zeros(client.card.sizes["classes"])

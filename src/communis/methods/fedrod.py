@@ -31,6 +31,7 @@ class FedRoD(FedAvg):
     deep: bool = False  # a personal head with the hidden layers of the shared one, not a linear one
 
     def equip(self, model: Model, task: Task) -> None:
+        super().equip(model, task)
         linear = (model.embedding_size, task.outputs)
         model.private["head"] = MLP(model.head_sizes if self.deep else linear)
 

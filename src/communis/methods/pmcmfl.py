@@ -21,6 +21,7 @@ from torch import Tensor
 
 from communis import needs
 from communis.core import Batch, Card, Client, CommunisError, FleetView, Method, Output, Replies
+from communis.local import note_forward
 from communis.methods.fedavg import Averaging
 from communis.state import State
 
@@ -53,8 +54,7 @@ class PmcmFL(Averaging, Method[Server, Private, Down, Up]):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.contrast < 0 or self.tau <= 0:
-            found = f"{self.contrast} and {self.tau}"
-            raise CommunisError(f"pmcmfl needs contrast >= 0 and tau > 0, got {found}")
+            raise CommunisError(f"contrast >= 0 and tau > 0, got {self.contrast} and {self.tau}")
 
     def start_server(self, fleet: FleetView) -> Server:
         needs.classes(fleet, "pmcmfl", "a prototype belongs to a class")
@@ -82,6 +82,7 @@ class PmcmFL(Averaging, Method[Server, Private, Down, Up]):
             return L + self.contrast * anchored(output, batch, down, y, self.tau)
 
         self.train(client, loss=loss)
+        note_forward(client, client.train)  # of the prototypes
         return replace(down, w=self.keep(client)), Up(self.send(client), *prototypes(client))
 
     def vet(self, card: Card, up: Up) -> None:
@@ -141,10 +142,9 @@ def prototypes(client: Client, batch: int = 512) -> tuple[State, State]:
     client.model.eval()
     sums = {m: torch.zeros(client.task.classes, d) for m, d in client.model.feature_sizes.items()}
     counts = {m: torch.zeros(client.task.classes) for m in sums}
-    for indices in torch.split(torch.arange(len(client.train)), batch):
-        part = client.train.batch(indices)
-        y = client.task.labels(part.target).cpu()
+    for part in map(client.train.batch, torch.split(torch.arange(len(client.train)), batch)):
         for m, h in client.model(part).features.items():  # zero where absent
+            y = client.task.labels(part.target).cpu()
             sums[m].index_add_(0, y, h.cpu())
             counts[m].index_add_(0, y, part.present[m].float().cpu())
     return State(sums), State(counts)

@@ -68,7 +68,7 @@ class _ConvPool(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor]:
         taps, weight, y, out = ctx.saved_tensors
         kernel, channels, width = weight.shape
         batch, length, _ = y.shape
@@ -81,7 +81,10 @@ class _ConvPool(torch.autograd.Function):
         _gate.grad_input(gradient, even, 0, grad_input=odd)
         torch.sub(gradient, odd, out=even)
         flat = into.view(-1, width)[:valid]
-        if channels < NARROW:
+        for_weight = None
+        if not ctx.needs_input_grad[1]:  # frozen
+            pass
+        elif channels < NARROW:
             for_weight = (taps.t() @ flat).view_as(weight)
         else:
             for_weight = torch.stack([taps[j : j + valid].t() @ flat for j in range(kernel)])

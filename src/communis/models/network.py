@@ -59,8 +59,9 @@ class Network(Model):
         self.private = nn.ModuleDict()
 
     def forward(self, batch: Batch) -> Output:
+        encode = _encode_zeros if self.zero_fill else _encode
         features = {
-            m: _encode(cast(Encoder, encoder), batch.inputs[m], batch.present[m])
+            m: encode(cast(Encoder, encoder), batch.inputs[m], batch.present[m])
             for m, encoder in self.encoders.items()
         }
         return self.join(features, batch.present)
@@ -84,14 +85,22 @@ def _encode(encoder: Encoder, x: Tensor, present: Tensor) -> Tensor:
     return x.new_zeros(len(x), some.shape[1]).index_copy(0, rows, some)
 
 
+def _encode_zeros(encoder: Encoder, x: Tensor, present: Tensor) -> Tensor:
+    """Features of all samples, absent ones as if zeros had been measured: an encoder's biases make
+    something of them, and absent sensors train it."""
+    features: Tensor = encoder(x * present.view(-1, *[1] * (x.ndim - 1)))
+    return features
+
+
 def initialise(model: nn.Module, streams: Streams) -> None:
-    """Every module draws its parameters from a stream named by its own path.
+    """Every module draws its parameters from a stream named by its own path; frozen weights keep
+    what their module gave them.
 
     So clients that share a path start from the same values whatever else they own, and a method
     that adds modules changes no other module's start.
     """
     for path, module in model.named_modules():
-        if not list(module.parameters(recurse=False)):
+        if not any(p.requires_grad for p in module.parameters(recurse=False)):
             continue
         reset = getattr(module, "reset_parameters", None)
         if reset is None:

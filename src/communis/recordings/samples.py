@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -29,11 +30,28 @@ class TensorSamples:
     def nbytes(self) -> int:
         return sum(t.numel() * t.element_size() for t in [*self.inputs.values(), self.target])
 
+    @cached_property
+    def missing(self) -> Mapping[Modality, int]:
+        """How many windows lack a modality, of those that some windows lack."""
+        lacking = {m: int((~here).sum()) for m, here in self.present.items()}
+        return {m: windows for m, windows in lacking.items() if windows}
+
     def to(self, device: torch.device) -> TensorSamples:
         return TensorSamples(
             {m: x.to(device) for m, x in self.inputs.items()},
             {m: p.to(device) for m, p in self.present.items()},
             self.target.to(device),
+        )
+
+    def at(self, rows: Array) -> TensorSamples:
+        """Those at these rows; no copy if it is all of them."""
+        if len(rows) == len(self):
+            return self
+        chosen = torch.from_numpy(rows)
+        return TensorSamples(
+            {m: x[chosen] for m, x in self.inputs.items()},
+            {m: p[chosen] for m, p in self.present.items()},
+            self.target[chosen],
         )
 
     def batch(self, indices: Tensor) -> Batch:

@@ -12,11 +12,11 @@ import pytest
 
 from communis import Recipe
 from communis.config import load
-from communis.methods.fedavg import Averaging
+from communis.methods.fedavg import FedAvg
 from communis.plugins import find, names
 
 PAGES = Path(__file__).parents[3] / "docs" / "methods"
-COMMON = {f.name: f.default for f in fields(Averaging)}
+COMMON = {f.name: f.default for f in fields(FedAvg)}
 LOCAL = {f.name: f.default for f in fields(Recipe)}
 
 

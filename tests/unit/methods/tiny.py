@@ -155,7 +155,7 @@ def task_loss(model: Model, batch: Batch) -> Tensor:
 
 def slopes(model: Model, loss: Tensor) -> dict[str, Tensor]:
     """The gradient of a loss by path; zero where it does not depend on a parameter."""
-    named = dict(model.named_parameters())
+    named = {path: p for path, p in model.named_parameters() if p.requires_grad}
     found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
     return {
         path: torch.zeros_like(named[path]) if g is None else g

@@ -15,9 +15,11 @@ are read from a TOML file in which every table is a profile:
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -61,6 +63,22 @@ def _relief(name: str, tops: float, watts: float, what: str) -> DeviceProfile:
     return DeviceProfile(name, tops * 1e12, watts, 0.2 * watts, 0.6 * watts, 20e6, 20e6, source)
 
 
+def _gap(gap: int) -> tuple[DeviceProfile, DeviceProfile]:
+    """The two slower kinds where the slowest is `gap` times slower than the fastest. RELIEF's own
+    fleet is at 55: 275, 21 and 5 TOPS."""
+    place = math.log(275 / 21) / math.log(55)  # of the middle one, on a logarithmic scale: .642
+    return (
+        _relief(
+            f"relief-mid-{gap}x",
+            275 / gap**place,
+            30,
+            f"a compute gap of {gap}x, for which the paper gives no middle device: it keeps its "
+            "place between the others on a logarithmic scale",
+        ),
+        _relief(f"relief-low-{gap}x", 275 / gap, 5, f"low end at a compute gap of {gap}x, 5 W"),
+    )
+
+
 PRESETS: Mapping[str, DeviceProfile] = MappingProxyType(
     {
         profile.name: profile
@@ -69,6 +87,8 @@ PRESETS: Mapping[str, DeviceProfile] = MappingProxyType(
             _relief("relief-mid", 21, 30, "Xavier NX level, 30 W"),
             _relief("relief-low", 5, 5, "low-end IoT level, 5 W"),
             _relief("relief-low-testbed", 5, 15, "low-end IoT level at the testbed's 15 W"),
+            *_gap(10),
+            *_gap(100),
         )
     }
 )
@@ -83,12 +103,53 @@ def find(name: str, measured: Mapping[str, DeviceProfile] = MappingProxyType({})
     return known[name]
 
 
+def of_fleet(
+    devices: Sequence[str], measured: Mapping[str, DeviceProfile] = MappingProxyType({})
+) -> dict[str, DeviceProfile]:
+    """The profiles of a fleet by name, from the device of every client; none if no client has one.
+    A clock cannot do with some."""
+    without = [client for client, name in enumerate(devices) if not name]
+    if len(without) == len(devices):
+        return {}
+    if without:
+        clients = ", ".join(map(str, without))
+        raise CommunisError(
+            f"clients {clients} have no device profile, but others have one: give every role a "
+            "device, or none"
+        )
+    return {name: find(name, measured) for name in sorted(set(devices))}
+
+
 def load(path: Path) -> dict[str, DeviceProfile]:
     """The profiles of a TOML file by name."""
     try:
-        tables = tomllib.loads(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CommunisError(f"{path}: cannot be read: {error}") from None
+    return _parsed(text, path)
+
+
+def write(path: Path, profile: DeviceProfile) -> bool:
+    """Adds the profile to a TOML file, or replaces the one of that name (then True). The others
+    stay, and remarks too where every profile is a [table]."""
+    known = load(path) if path.exists() else {}
+    wanted = {**known, profile.name: profile}
+    head, tail = _around(path.read_text("utf-8") if path.exists() else "", profile.name)
+    text = head + _table(profile) + tail
+    if not _holds(text, wanted):  # the file is written in a way that cannot be patched by lines
+        text = "\n".join(map(_table, wanted.values()))
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_text(text, "utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise CommunisError(f"{path}: cannot be written: {error}") from None
+    return profile.name in known
+
+
+def _parsed(text: str, path: Path) -> dict[str, DeviceProfile]:
+    try:
+        tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise CommunisError(f"{path}: not valid TOML: {error}") from None
     return {name: _profile(name, table, path) for name, table in tables.items()}
@@ -115,3 +176,45 @@ def _profile(name: str, table: Any, path: Path) -> DeviceProfile:
         return DeviceProfile(name, **values, source=table.get("source", ""))
     except CommunisError as error:
         raise CommunisError(f"{path}: {error}") from None
+
+
+def _table(profile: DeviceProfile) -> str:
+    bare = re.fullmatch(r"[A-Za-z0-9_-]+", profile.name)
+    lines = [f"[{profile.name if bare else _quoted(profile.name)}]"]
+    for f in fields(DeviceProfile)[1:]:
+        value = getattr(profile, f.name)
+        lines.append(f"{f.name} = {_quoted(value) if f.name == 'source' else repr(float(value))}")
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _around(text: str, name: str) -> tuple[str, str]:
+    """What stands before and after the table of that name; before: all, if there is none. Remarks
+    above the next table belong to that one."""
+    lines = text.splitlines()
+    starts = {i: _named(line) for i, line in enumerate(lines) if line.lstrip().startswith("[")}
+    begin = next((i for i, found in starts.items() if found == name), len(lines))
+    end = min((i for i in starts if i > begin), default=len(lines))
+    while end > begin + 1 and not lines[end - 1].partition("#")[0].strip():
+        end -= 1
+    if 0 < len(lines) == begin:
+        lines, begin, end = [*lines, ""], begin + 1, begin + 1
+    return "".join(f"{x}\n" for x in lines[:begin]), "".join(f"{x}\n" for x in lines[end:])
+
+
+def _named(line: str) -> str:
+    """The name in the header of a table; empty if it is no header."""
+    try:
+        return next(iter(tomllib.loads(line)), "")
+    except tomllib.TOMLDecodeError:
+        return ""
+
+
+def _holds(text: str, wanted: Mapping[str, DeviceProfile]) -> bool:
+    try:
+        return _parsed(text, Path()) == wanted
+    except CommunisError:
+        return False

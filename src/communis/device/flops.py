@@ -1,0 +1,166 @@
+"""FLOPs of training and of a forward pass, counted by torch while a few windows pass through.
+
+Counted are the matrix products, convolutions and attention that are really carried out, a
+multiply-add as 2. What works element by element (activations, normalisation, pooling, the
+optimiser's step) counts nothing. The backward pass is the weight gradients of what trains and the
+gradients that must come down to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from communis.core import Batch, Modality, Model, Output, Samples
+from communis.recordings.samples import TensorSamples
+
+Loss = Callable[[Output, Batch], Tensor]
+WINDOWS = 4  # are enough to count by
+_aten = torch.ops.aten
+_FORMULAS: Mapping[Any, Callable[..., int]] = {
+    **flop_registry,  # what torch knows, and what it lacks: products in place, attention on CPUs
+    _aten.addmm_: flop_registry[_aten.addmm],
+    _aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[
+        _aten._scaled_dot_product_flash_attention
+    ],
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
+        _aten._scaled_dot_product_flash_attention_backward
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """FLOPs per window of a training step."""
+
+    forward: float
+    backward: float
+
+
+class Meter:
+    """Counts once what a training step of a model costs, and remembers it."""
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Model, dict[Hashable, Cost]] = WeakKeyDictionary()
+
+    def per_window(
+        self, model: Model, loss: Loss, samples: Samples, key: Hashable, without: Modality = ""
+    ) -> Cost:
+        """Of windows with all sensors, or all but `without`. The model trains what requires
+        gradients now; `key` stands for that and for the loss."""
+        known = self._known.setdefault(model, {})
+        if (key, without) not in known:
+            known[key, without] = _counted(model, loss, samples, without)
+        return known[key, without]
+
+    def spent(
+        self,
+        model: Model,
+        loss: Loss,
+        samples: Samples,
+        key: Hashable,
+        passes: float,
+        owned: Collection[Modality] | None = None,
+    ) -> tuple[float, float]:
+        """FLOPs, forward and backward, of so many passes over the samples. A window without one of
+        the sensors that a client owns (if not said, all) saves what its branch costs; savings of
+        several add up. A branch for a sensor that it does not own is paid for as if it had one:
+        that is what padding with zeros costs."""
+        if not passes or not len(samples):
+            return 0.0, 0.0
+        full = self.per_window(model, loss, samples, key)
+        forward, backward = len(samples) * full.forward, len(samples) * full.backward
+        gone = cast(TensorSamples, samples).missing
+        for modality, windows in [(m, n) for m, n in gone.items() if owned is None or m in owned]:
+            less = self.per_window(model, loss, samples, key, without=modality)
+            forward -= windows * (full.forward - less.forward)
+            backward -= windows * (full.backward - less.backward)
+        return passes * forward, passes * backward
+
+
+def forward_flops(model: Model, shapes: Mapping[Modality, Sequence[int]]) -> float:
+    """Of one window with all sensors, in evaluation; `shapes` of the windows, channels first."""
+    device = next(model.parameters()).device
+    inputs = {m: torch.zeros(WINDOWS, *shape, device=device) for m, shape in shapes.items()}
+    target = torch.zeros(WINDOWS, dtype=torch.long, device=device)
+    batch = _with_all(Batch(inputs, dict.fromkeys(shapes, target), target))
+    with _untouched(model), torch.no_grad(), _Counter() as counter:
+        model.eval()
+        model(batch)
+    return float(counter.flops) / WINDOWS
+
+
+class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """As torch's FlopCounterMode, but does not tell modules apart, which costs it 1.4 s and 70 MB
+    of imports in every process."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # the compiler is not at work here: do not load it
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        result = func(*args, **(kwargs or {}))
+        if formula := _FORMULAS.get(func._overloadpacket):
+            self.flops += formula(*args, **(kwargs or {}), out_val=result)
+        return result
+
+
+def _counted(model: Model, loss: Loss, samples: Samples, without: Modality) -> Cost:
+    batch = _with_all(_some(samples), without)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    with _untouched(model), torch.enable_grad(), _Counter() as counter:
+        model.train()
+        value = loss(model(batch), batch)
+        forward = counter.flops
+        if trained and value.requires_grad:
+            torch.autograd.grad(value, trained, allow_unused=True)
+    return Cost(forward / len(batch), (counter.flops - forward) / len(batch))
+
+
+def _some(samples: Samples) -> Batch:
+    """The first windows; empty ones where there are none, for a model costs what it costs."""
+    batch = samples.batch(torch.arange(min(WINDOWS, len(samples))))
+    if len(batch):
+        return batch
+    inputs, present, target = (
+        {m: x.new_zeros(WINDOWS, *x.shape[1:]) for m, x in tensors.items()}
+        for tensors in (batch.inputs, batch.present, {"": batch.target})
+    )
+    return Batch(inputs, present, target[""])
+
+
+def _with_all(batch: Batch, without: Modality = "") -> Batch:
+    """The batch with all sensors marked present, all but `without`."""
+    here = torch.ones(len(batch), dtype=torch.bool, device=batch.target.device)
+    return replace(batch, present={m: ~here if m == without else here for m in batch.present})
+
+
+@contextmanager
+def _untouched(model: Model) -> Iterator[None]:
+    """Buffers and modes are afterwards as before. Within, cuDNN is off: its recurrent layers are
+    one kernel that nobody counts."""
+    modes = {module: module.training for module in model.modules()}
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        with torch.backends.cudnn.flags(enabled=False):
+            yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)

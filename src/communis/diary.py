@@ -1,0 +1,67 @@
+"""What is written down of a round besides scores and bytes: what clients and server noted, what it
+took on the devices, and how alike the updates were."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from communis import updates
+from communis.core import Card
+from communis.device import Clock, Spent, Used
+from communis.exchange import Answer, Noted, Pair
+from communis.fleet import AnyMethod
+from communis.ledger import Ledger
+from communis.state import State
+from communis.topology import SERVER
+
+
+class Diary:
+    """Of one round."""
+
+    def __init__(self, method: AnyMethod, cards: Sequence[Card]) -> None:
+        self._method, self._cards = method, cards
+        self._logs: dict[int, dict[str, float]] = {}
+        self._pairs: list[Pair] = []
+        self._noted: list[Noted] = []
+
+    def hear(self, answer: Answer) -> None:
+        """A client may work twice in a round: what it counted adds up."""
+        log = self._logs.setdefault(answer.client, {})
+        for name, value in answer.log.items():
+            log[name] = log.get(name, 0.0) + value
+
+    def spent(self, clock: Clock | None, ledger: Ledger) -> list[Spent]:
+        """What the round took on the device of everybody who answered."""
+        if clock is None:
+            return []
+        return clock.round(
+            [
+                Used(i, card.device, log, ledger.received(i), ledger.sent(i), card.model)
+                for i, log in self._logs.items()
+                for card in [self._cards[i]]
+            ]
+        )
+
+    def compare(self, servers: Mapping[int, Any], received: Mapping[int, Any]) -> None:
+        """How alike updates of a common model are, and how far apart; nothing where there is no
+        such model. servers: before the round."""
+        before = getattr(servers.get(SERVER), "w", None)
+        if isinstance(before, State) and all(hasattr(up, "w") for up in received.values()):
+            changed = updates.sent(before, received, self._cards)
+            self._pairs = updates.pairs(changed)
+            self._noted += updates.spread(changed, self._cards)
+
+    def rows(self, servers: Mapping[int, Any]) -> dict[str, Sequence[Any]]:
+        """What clients and server noted. A loss goes into the record, and in a graph every node has
+        a server state of its own, of which nothing is kept here."""
+        noted = [
+            Noted(client, name, value)
+            for client, log in self._logs.items()
+            for name, value in log.items()
+            if name != "loss"
+        ]
+        if SERVER in servers:
+            notes = self._method.notes(servers[SERVER])
+            noted += [Noted(SERVER, name, value) for name, value in notes.items()]
+        return {"pairs": self._pairs, "log": [*noted, *self._noted]}

@@ -1,0 +1,68 @@
+"""The tables of a run's folder: one parquet file per round in a room of that name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from communis.exchange import Scored
+
+
+def _schema(**columns: pa.DataType) -> pa.Schema:
+    return pa.schema({"round": pa.int32(), **columns})
+
+
+_id, _text, _number = pa.int32(), pa.string(), pa.float64()
+SCHEMAS: Mapping[str, pa.Schema] = {
+    "scores": _schema(
+        client=_id,
+        split=_text,
+        subset=_text,
+        own=pa.bool_(),  # the subset is all that the client owns
+        metric=_text,
+        **{"class": _id},  # -1: all
+        support=pa.int64(),
+        value=_number,
+    ),
+    "links": pa.schema(
+        [(name, pa.int64()) for name in ("round", "sender", "receiver", "payload", "framing")]
+    ),
+    "clock": _schema(
+        client=_id, compute=_number, down=_number, up=_number, idle=_number, joules=_number
+    ),
+    "log": _schema(client=_id, name=_text, value=_number),  # client -1: the server
+    "pairs": _schema(group=_text, one=_id, other=_id, cosine=_number),
+}
+
+
+def _score(x: Scored) -> tuple[Any, ...]:
+    s = x.score
+    return x.client, x.split, x.subset, x.own, s.metric, s.label, s.support, s.value
+
+
+def _fields(x: object) -> tuple[Any, ...]:
+    return tuple(vars(x).values())
+
+
+def write(room: Path, name: str, round: int, things: Sequence[Any]) -> None:
+    """The room has a file of this round: written whole or not at all."""
+    row: Callable[[Any], tuple[Any, ...]] = _score if name == "scores" else _fields
+    columns = zip(*((round, *row(thing)) for thing in things), strict=True)
+    table = pa.table([list(column) for column in columns], schema=SCHEMAS[name])
+    room.mkdir(exist_ok=True)
+    path = room / f"{round:06d}.parquet"
+    partial = path.with_name(path.name + ".partial")
+    pq.write_table(table, partial)
+    partial.replace(path)
+
+
+def read(folder: Path, name: str, where: pc.Expression | None = None) -> pa.Table:
+    """All rounds of a room; `where` a condition on the columns holds."""
+    paths = sorted(map(str, (folder / name).glob("*.parquet")))
+    return ds.dataset(paths, SCHEMAS[name], "parquet").to_table(filter=where)
