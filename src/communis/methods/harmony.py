@@ -1,0 +1,143 @@
+"""Harmony. Ouyang et al., MobiSys 2023: modality-wise federated learning, then fusion learning.
+https://doi.org/10.1145/3581791.3596844
+
+Stage 1 is one FedAvg per modality, of its encoder and a unimodal classifier that serves only then.
+Stage 2 starts from these encoders and trains fusion and head.
+Deviation: nothing is federated in stage 2, as RELIEF describes Harmony: fusion and head stay with
+    their client. The original clusters clients by how far their encoders have moved (modality
+    bias) and averages fusion and head within a cluster.
+Deviation: encoders are fine-tuned on their client in stage 2, as in the authors' public code, but
+    at a share of the learning rate (`finetune`) instead of a rate of their own.
+Deviation: a client with one modality trains fusion and head too; there it keeps its classifier.
+Deviation: a node's resources are not balanced between its modalities: all train in every round.
+Deviation: means are weighted by the windows that have the modality; `uniform` is the public code's.
+Deviation: until a client has trained fusion, its predictions are the mean of the unimodal ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from communis.core import (
+    Batch,
+    Card,
+    Client,
+    CommunisError,
+    FleetView,
+    Method,
+    Model,
+    Output,
+    Replies,
+    Task,
+    modality_of,
+    presence,
+    uniform,
+)
+from communis.local import Recipe
+from communis.methods.fedavg import Up
+from communis.models.network import MLP
+from communis.state import State
+
+
+@dataclass(frozen=True)
+class Server:
+    w: State  # encoders and unimodal classifiers
+    rounds: int  # aggregated so far
+    served: Tensor  # (clients,) bool: has trained in stage 2 and needs nothing any more
+
+
+@dataclass(frozen=True)
+class Private:
+    model: State  # all of it; what comes down replaces its part
+    fuses: bool  # has trained fusion and head
+
+
+@dataclass(frozen=True)
+class Down:
+    w: State
+    stage2: bool
+
+
+@dataclass(frozen=True)
+class Harmony(Recipe, Method[Server, Private, Down, Up]):
+    """First every modality is learnt by itself, federated; then every client fuses its own."""
+
+    partial: ClassVar[bool] = True  # in stage 2 nothing is sent
+    stage1: int = 20  # rounds of modality-wise learning; fusion is learnt in those after them
+    finetune: float = 0.1  # share of lr at which encoders train in stage 2; 0: they stay as learnt
+    uniform: bool = False  # weigh all clients alike instead of by the windows that have a modality
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.stage1 < 1 or self.finetune < 0:
+            raise CommunisError(
+                "harmony needs stage1 >= 1 and finetune >= 0, got "
+                f"stage1={self.stage1}, finetune={self.finetune}"
+            )
+
+    def equip(self, model: Model, task: Task) -> None:
+        for m, size in model.feature_sizes.items():
+            model.unimodal[m] = MLP((size, task.outputs))
+
+    def sends(self, card: Card) -> list[str]:
+        return _modality_wise(card.params)
+
+    def start_server(self, fleet: FleetView) -> Server:
+        w = fleet.params.pick(_modality_wise(fleet.params))
+        return Server(w, rounds=0, served=torch.zeros(len(fleet.cards), dtype=torch.bool))
+
+    def start_client(self, client: Client) -> Private:
+        return Private(State.of(client.model) | State.buffers(client.model), fuses=False)
+
+    def down(self, server: Server, card: Card) -> Down:
+        wanted = () if server.served[card.id] else card.params
+        return Down(server.w.pick(wanted), stage2=server.rounds >= self.stage1)
+
+    def adopt(self, client: Client, state: Private, down: Down) -> Private:
+        (state.model | down.w).load_into(client.model)
+        return state
+
+    def local(self, client: Client, state: Private, down: Down) -> tuple[Private, Up]:
+        wise = _modality_wise(client.card.params)
+        if down.stage2:
+            own = [p for p in client.card.params if not p.startswith("unimodal.")]
+            own = [p for p in own if self.finetune or p not in wise]
+            self.train(client, paths=own, rates=dict.fromkeys(wise, self.finetune))
+        else:
+            self.train(client, loss=lambda out, batch: _unimodal(client, out, batch), paths=wise)
+        model = State.of(client.model) | State.buffers(client.model)
+        return Private(model, down.stage2), Up(State() if down.stage2 else model.pick(wise))
+
+    def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
+        served = server.served.clone()  # who answered is all that is read of single messages
+        served[[card.id for card, _ in ups.each()]] = server.rounds >= self.stage1
+        means = ups.mean(lambda up: up.w, by=uniform if self.uniform else presence)
+        return Server(server.w | means, server.rounds + 1, served)
+
+    def predict(self, client: Client, state: Private, batch: Batch) -> Tensor:
+        output = client.model(batch)
+        if state.fuses:
+            return output.prediction
+        said = torch.stack([client.model.unimodal[m](h) for m, h in output.features.items()])
+        there = torch.stack([batch.present[m] for m in output.features])[..., None]
+        return (said * there).sum(0) / there.sum(0).clamp_min(1)
+
+
+def _modality_wise(paths: Iterable[str]) -> list[str]:
+    return [path for path in paths if modality_of(path)]
+
+
+def _unimodal(client: Client, output: Output, batch: Batch) -> Tensor:
+    """The sum of the losses of all modalities, each on the windows that have it. They share no
+    parameter, so this trains each by itself."""
+    losses = []
+    for m, h in output.features.items():
+        there = batch.present[m]
+        said = client.model.unimodal[m](h[there])
+        losses.append(client.task.loss(said, batch.target[there]) if len(said) else said.sum())
+    return torch.stack(losses).sum()

@@ -1,0 +1,147 @@
+"""RELIEF: resource-efficient multimodal edge federated learning, 2026 (no public address known).
+
+Names follow the paper: w the model in groups j (groups.py): the fusion's blocks A_m, its shared
+part B, layers of encoders and head; M_n a device's modalities, G_n the groups that it can use, S_n
+those that it trains, k_n how many; d_j how far apart those are who trained a group, dbar_j the
+same smoothed; tau_n seconds per group, T_o seconds besides, T the target T*.
+
+Deviation: T* "by binary search to minimise the longest round" always ends at the mandatory blocks
+    alone. Ours is the least that lets every device train max(|M_n|, ceil(coverage |G_n|)) groups:
+    coverage = 0 is the paper's rule, 1 trains everything; or it is given in `seconds`.
+Deviation: Equations 4 and 5 run over those who trained the group in this round. With fewer than two
+    dbar_j stays; a group that never had two, such as one device's own, counts as the median.
+Deviation: values travel instead of differences (the server knows what it sent), and M_n does not:
+    it is on the client's card.
+Deviation: devices without a profile count as equally fast.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from communis import elastic
+from communis.core import Card, Client, CommunisError, FleetView, Method, Replies, uniform
+from communis.groups import divergence, groups
+from communis.local import Recipe
+from communis.methods.fedavg import Up, w_of
+from communis.recordings.recording import Array
+from communis.state import State
+
+A, B = "fusion.blocks.", "fusion.shared."
+log = logging.getLogger("communis")
+
+
+@dataclass(frozen=True)
+class Server:
+    w: State
+    dbar: State  # smoothed divergence, by group
+    k: Tensor  # (N,) budgets
+    round: int  # rounds so far
+
+
+@dataclass(frozen=True)
+class Down:
+    w: State  # of G_n
+    train: Tensor  # S_n: a bit for every group of G_n
+
+
+@dataclass(frozen=True)
+class Relief(Recipe, Method[Server, State, Down, Up]):
+    """Each group is averaged among those who trained it, and slow devices train fewer: the ones on
+    which clients disagree most."""
+
+    partial = True
+    elastic: bool = True  # False (V1): everybody trains all it can use
+    cohorts: bool = True  # False (V2): who did not train a group counts as having left it as it was
+    allocation: Literal["divergence", "random"] = "divergence"  # random (V3): without mandatory set
+    coverage: float = 0.6  # share of its groups that even the slowest device trains
+    seconds: float = 0.0  # T*, a round's target; 0: by `coverage`
+    overhead: float = 0.0  # T_o, seconds of a round that are not training; for `seconds`
+    gamma: float = 0.9  # weight of the new divergence in the smoothed one
+    per_param: bool = False  # divergence per parameter, so that large groups are not favoured
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.coverage <= 1 or not 0 < self.gamma <= 1:
+            found = f"coverage={self.coverage}, gamma={self.gamma}"
+            raise CommunisError(f"coverage must be in [0, 1] and gamma in (0, 1], got {found}")
+        if not 0 <= self.overhead <= self.seconds:
+            found = f"overhead={self.overhead}, seconds={self.seconds}"
+            raise CommunisError(f"overhead must be at least 0 and at most seconds, got {found}")
+
+    def start_server(self, fleet: FleetView) -> Server:
+        if not any(path.startswith(A) for path in fleet.params):
+            raise CommunisError("relief needs a model whose fusion has a block per modality (cnn)")
+        return Server(fleet.params, State(), torch.from_numpy(self._budgets(fleet)), 0)
+
+    def _budgets(self, fleet: FleetView) -> Array:
+        """Equation 7."""
+        G_n = np.array([len(groups(card.params)) for card in fleet.cards])
+        M_n = np.array([len(card.modalities) for card in fleet.cards])
+        pace = [fleet.pace(card) for card in fleet.cards]
+        windows = np.array([max(card.samples, 1) * self.epochs for card in fleet.cards])
+        tau_n = windows * [p.forward / n + p.group for p, n in zip(pace, G_n, strict=True)]
+        least = elastic.least(self.coverage if self.elastic else 1.0, M_n, G_n)
+        T = self.seconds or elastic.target(tau_n, least, self.overhead)
+        late = np.flatnonzero(self.overhead + tau_n * M_n > T * (1 + 1e-9)).tolist()
+        if late and self.elastic:
+            log.warning("clients %s cannot train even their fusion blocks in %g s: they do so all "
+                        "the same, and every round waits for them", late, T)  # fmt: skip
+        return elastic.budget(T, tau_n, M_n, G_n, self.overhead) if self.elastic else G_n
+
+    def start_client(self, client: Client) -> State:
+        return State.buffers(client.model)
+
+    def down(self, server: Server, card: Card) -> Down:
+        G_n = list(groups(card.params))
+        mandatory = [j for j in G_n if j.startswith(A)]
+        k_n = int(server.k[card.id]) if server.round else len(G_n)  # at first all of them
+        S_n = elastic.allocate(G_n, mandatory, k_n, {j: float(d) for j, d in server.dbar.items()})
+        bits = np.packbits([j in S_n for j in G_n])
+        return Down(server.w.pick(card.params), torch.from_numpy(bits))
+
+    def adopt(self, client: Client, state: State, down: Down) -> State:
+        (state | down.w).load_into(client.model)
+        return state
+
+    def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
+        owned = groups(client.card.params)
+        chosen = np.flatnonzero(np.unpackbits(down.train.cpu().numpy(), count=len(owned)))
+        if self.allocation == "random":
+            chosen = client.generator("allocation").permutation(len(owned))[: len(chosen)]
+        S_n = [path for i, paths in enumerate(owned.values()) if i in chosen for path in paths]
+        self.train(client, paths=S_n)
+        return State.buffers(client.model), Up(w=State.of(client.model, S_n))
+
+    def vet(self, card: Card, up: Up) -> None:
+        for group, paths in groups(card.params).items():
+            if 0 < sum(path in up.w for path in paths) < len(paths):
+                raise CommunisError(f"group {group} is incomplete")
+
+    def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
+        means = ups.mean(w_of, by=_weight if self.cohorts else uniform)  # Equations 3 and 4
+        if not self.cohorts:
+            n = ups.sum(lambda up: up.w.map(lambda _: torch.ones(())))
+            shares = {path: float(count) / len(ups) for path, count in n.items()}
+            means = State({p: torch.lerp(server.w[p], means[p], shares[p]) for p in means})
+        dbar, owned = dict(server.dbar), groups(server.w)
+        for j, apart in divergence(ups, w_of).items():  # Equation 5
+            size = sum(server.w[path].numel() for path in owned[j]) if self.per_param else 1
+            d = apart / size
+            dbar[j] = torch.lerp(dbar[j], d, self.gamma) if j in dbar else d  # Equation 6
+        return Server(server.w | means, State(dbar), server.k, server.round + 1)
+
+    def notes(self, server: Server) -> dict[str, float]:
+        budgets = {f"budget/{n}": float(k) for n, k in enumerate(server.k)}
+        return budgets | {f"divergence/{j}": float(d) for j, d in server.dbar.items()}
+
+
+def _weight(card: Card, path: str) -> float:
+    """w_n of Equation 4 for B; the others are plain means."""
+    return float(len(card.modalities) if path.startswith(B) else 1)
