@@ -1,4 +1,5 @@
-"""The command line: run, compare, resume, report, methods, presets, data, extras."""
+"""The command line: run, compare, resume, report, methods, presets, data, device, pretrain,
+extras."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from communis import cli_data, jobs, plugins
+from communis import cli_data, cli_device, cli_models, jobs, plugins
 from communis import config as configs
 from communis.compare import collect
 from communis.core import CommunisError
@@ -48,6 +49,7 @@ def _options(
 
 
 app.add_typer(cli_data.app, name="data")
+app.add_typer(cli_device.app, name="device")
 
 Where = Annotated[
     str, typer.Argument(help=f"A TOML file, or a preset: {', '.join(configs.presets())}.")
@@ -68,6 +70,14 @@ Selection = Annotated[
         "mean validation score; every client's own best, which favours personalised methods.",
     ),
 ]
+Target = Annotated[
+    float,
+    typer.Option(
+        help="The score until which rounds, time, energy and traffic are counted; 0: the "
+        "configuration's, or the highest multiple of 0.05 that all methods reached.",
+        min=0.0,
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")]
 
@@ -81,6 +91,7 @@ def run(
     name: Name = "",
     metric: Metric = "",
     select: Selection = "last",
+    target: Target = 0.0,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -97,7 +108,7 @@ def run(
             "or choose another --name"
         )
     jobs.carry_out([Job(config, folder, source)], folder, metric, quiet, json)
-    jobs.conclude([folder], folder, metric, select, config.name, quiet, json)
+    jobs.conclude([folder], folder, metric, select, target, config.name, quiet, json)
 
 
 @app.command()
@@ -121,6 +132,7 @@ def compare(
     name: Name = "",
     metric: Metric = "",
     select: Selection = "last",
+    target: Target = 0.0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Remove earlier results first.")] = False,
     quiet: Quiet = False,
     json: Json = False,
@@ -152,7 +164,9 @@ def compare(
                 todo.append(Job(run, place / run.label / f"seed{seed}", on))
     jobs.prepare(todo, fresh)
     jobs.carry_out(todo, home, metric, quiet, json)
-    jobs.conclude([job.folder for job in todo], home, metric, select, base.name, quiet, json)
+    jobs.conclude(
+        [job.folder for job in todo], home, metric, select, target, base.name, quiet, json
+    )
 
 
 @app.command()
@@ -160,6 +174,7 @@ def resume(
     folder: Annotated[Path, typer.Argument(help="A run's folder, or a comparison's.")],
     metric: Metric = "",
     select: Selection = "last",
+    target: Target = 0.0,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -170,7 +185,7 @@ def resume(
     todo = [Job(configs.load(str(path / "config.toml")), path) for path in found]
     todo.sort(key=lambda job: (job.config.seed, *job.config.cell.values()))  # by shared fleets
     jobs.carry_out(todo, folder, metric, quiet, json)
-    jobs.conclude(found, folder, metric, select, todo[0].config.name, quiet, json)
+    jobs.conclude(found, folder, metric, select, target, todo[0].config.name, quiet, json)
 
 
 @app.command()
@@ -181,11 +196,12 @@ def report(
     ),
     metric: Metric = "",
     select: Selection = "last",
+    target: Target = 0.0,
     json: Json = False,
 ) -> None:
     """Write one HTML file with the tables and curves of finished runs."""
     title = ", ".join(map(str, folders))
-    jobs.show(collect(folders), output, metric, select, title, quiet=False, json=json)
+    jobs.show(collect(folders), output, metric, select, target, title, quiet=False, json=json)
 
 
 @app.command()
@@ -220,6 +236,9 @@ def extras(json: Json = False) -> None:
         return say({"event": "extras", "extras": {n: e.installed for n, e in EXTRAS.items()}})
     lines = [(n, "yes" if e.installed else "no", e.purpose, command(n)) for n, e in EXTRAS.items()]
     out.print(_table(("extra", "installed", "for", "install with"), lines))
+
+
+app.command()(cli_models.pretrain)
 
 
 def main() -> None:

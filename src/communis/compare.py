@@ -18,6 +18,8 @@ from communis.finished import Finished, read
 from communis.metrics.estimate import Estimate, better, ranked, verdict
 from communis.metrics.selection import SELECTS, Select
 
+BASE = "fedavg"  # the plainest method
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -87,6 +89,13 @@ def cells(runs: Sequence[Finished]) -> dict[str, list[Finished]]:
     Cells come in the order of the experiment's file."""
     places = dict.fromkeys(run.place for run in sorted(runs, key=lambda run: run.position))
     return {place: [run for run in runs if run.place == place] for place in places}
+
+
+def plainest(runs: Sequence[Finished]) -> str:
+    """What the runs of fedavg are called: of several settings of it, those without a name of their
+    own; empty where it was not run."""
+    found = [run for run in runs if run.config["method"]["name"] == BASE]
+    return min(found, key=lambda run: bool(run.config.get("variant"))).method if found else ""
 
 
 def scored(runs: Sequence[Finished]) -> list[Finished]:
@@ -193,7 +202,11 @@ def judge(
     if group is best and math.isfinite(difference.mean):
         return ""
     mine, theirs = ({run.place: run.bench for run in runs} for runs in (group, best))
-    if any(theirs.get(place, bench) != bench for place, bench in mine.items()):
+    benches = [(bench, theirs.get(place, {})) for place, bench in mine.items()]
+    # A setting that an older run does not know yet makes no difference.
+    if any(
+        other.get(key, value) != value for bench, other in benches for key, value in bench.items()
+    ):
         return "other data, fleet or run: not comparable"
     return verdict(difference, metric)
 
@@ -209,6 +222,13 @@ def by_seed(
     `everywhere` too, so that methods are averaged over the same ones. by: the metric that chooses
     the round."""
     found = {(run.seed, run.place): run.final(metric, select, by) for run in runs}
+    return averaged(found, everywhere)
+
+
+def averaged(
+    found: Mapping[tuple[int, str], float], everywhere: Collection[str] = ()
+) -> dict[int, float]:
+    """What was found by seed and cell as means over cells, of the seeds that every cell has."""
     places = sorted({place for _, place in found} | set(everywhere))
     seeds = sorted({seed for seed, _ in found})
     complete = [seed for seed in seeds if all((seed, place) in found for place in places)]

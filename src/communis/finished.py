@@ -20,8 +20,8 @@ from communis.metrics.selection import Scores, Select, chosen
 from communis.runfolder import RunFolder
 
 # Settings that change no number of a run, or that runs to be averaged over may differ in.
-_FREE = ("name", "variant", "seed", "metric", "run.workers", "run.start_method",
-         "run.checkpoint_every", "run.device")  # fmt: skip
+_FREE = ("name", "variant", "seed", "metric", "target", "run.workers", "run.start_method",
+         "run.checkpoint_every", "run.device", "run.eval_whole", "run.pairs")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,20 @@ class Finished:
         found: Sequence[Mapping[str, Any]] = self.fleet["clients"]
         return found[:-1] if self.fleet["pooled"] else found
 
+    @cached_property
+    def sensors(self) -> Mapping[int, tuple[str, ...]]:
+        """What every client owns, as far as it is described."""
+        return {c["id"]: tuple(c.get("sensors", ())) for c in self.clients if "id" in c}
+
+    @cached_property
+    def kinds(self) -> Mapping[int, str]:
+        """What every client is: its device, if it is known, and its sensors."""
+        devices = {c.get("id"): c.get("device", "") for c in self.clients}
+        return {
+            client: ", ".join(filter(None, [devices[client], "+".join(suite)]))
+            for client, suite in self.sensors.items()
+        }
+
     @property
     def scores(self) -> pd.DataFrame:
         """Everything that was scored; of a long run that is a lot, so it is not kept."""
@@ -108,6 +122,21 @@ class Finished:
         """Everything that was scored in the last evaluated round."""
         last = self.evaluated[-1].round if self.evaluated else -1
         return pd.DataFrame(RunFolder(self.path).scores(pc.field("round") == last).to_pandas())
+
+    @property
+    def clock(self) -> pd.DataFrame:
+        """Simulated seconds and joules by round and client."""
+        return pd.DataFrame(RunFolder(self.path).clock().to_pandas())
+
+    @property
+    def log(self) -> pd.DataFrame:
+        """What clients and the server (-1) noted, by round."""
+        return pd.DataFrame(RunFolder(self.path).log().to_pandas())
+
+    @property
+    def pairs(self) -> pd.DataFrame:
+        """How alike the updates of two clients were, by evaluated round and group."""
+        return pd.DataFrame(RunFolder(self.path).pairs().to_pandas())
 
     @cached_property
     def _history(self) -> Mapping[tuple[str, str], Scores]:

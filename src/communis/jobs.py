@@ -93,14 +93,15 @@ def prepare(jobs: Sequence[Job], fresh: bool) -> None:
 
 def _same(path: Path, config: Config) -> bool:
     """Whether a file has these settings: those that it lacks, being older, have their defaults.
-    What the grid has besides and which score to judge by change no result."""
+    What the grid has besides, which score to judge by and its target change no result."""
     try:
         old = load(str(path))
     except CommunisError:
         return False
     if old.run.rounds < config.run.rounds:  # to be continued
         old = replace(old, run=replace(old.run, rounds=config.run.rounds))
-    return replace(old, levels=config.levels, metric=config.metric).to_toml() == config.to_toml()
+    free = {key: getattr(config, key) for key in ("levels", "metric", "target")}
+    return replace(old, **free).to_toml() == config.to_toml()
 
 
 def carry_out(jobs: Sequence[Job], home: Path, metric: str, quiet: bool, json: bool) -> None:
@@ -114,7 +115,8 @@ def carry_out(jobs: Sequence[Job], home: Path, metric: str, quiet: bool, json: b
             if 0 < job.config.run.rounds <= job.done:
                 display.begin(job.label, job.config.run.rounds)
                 continue
-            key = job.config.seed, job.config.data, job.config.partition, job.config.fleet
+            own = job.config
+            key = own.seed, own.data, own.partition, own.fleet, own.clock
             if fleet is None or fleet[0] != key:  # methods share a seed's fleet
                 with job.named():
                     fleet = key, job.config.make_fleet()
@@ -154,6 +156,7 @@ def conclude(
     home: Path,
     metric: str,
     select: Select,
+    target: float,
     title: str,
     quiet: bool,
     json: bool,
@@ -163,7 +166,7 @@ def conclude(
     if not metrics(runs):
         err.print(f"nothing to score: no client has test windows; records are in {home}")
         return
-    show(runs, home / "report.html", metric, select, title, quiet, json)
+    show(runs, home / "report.html", metric, select, target, title, quiet, json)
 
 
 def show(
@@ -171,17 +174,18 @@ def show(
     path: Path,
     metric: str,
     select: Select,
+    target: float,
     title: str,
     quiet: bool,
     json: bool,
 ) -> None:
     """Prints the table and writes the report."""
     chosen = metric or default_metric(runs)
-    page.write(runs, path, chosen, f"communis: {title}", select)
+    page.write(runs, path, chosen, f"communis: {title}", select, target)
     if json:
-        found = as_json(runs, chosen, select)
+        found = as_json(runs, chosen, select, target)
         return say({"event": "result", **found, "report": str(path), "warnings": warnings(runs)})
-    out.print(results(runs, chosen, select, quiet))
+    out.print(results(runs, chosen, select, quiet, target))
     for text in warnings(runs):
         out.print(f"\nwarning: {text}", style="yellow")
     out.print(f"\nreport: {path}")

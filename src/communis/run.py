@@ -22,7 +22,7 @@ import torch
 from communis import wire
 from communis.backends.inprocess import InProcess
 from communis.backends.machine import one_thread
-from communis.core import Card, CommunisError, Method, Replies
+from communis.core import CommunisError, Method, Replies
 from communis.diary import Diary
 from communis.exchange import Answer, Ask, Backend, RoundRecord, Scored, Topology, readable
 from communis.fleet import AnyMethod, Fleet
@@ -58,8 +58,7 @@ class Run:
         fleet = fleet.pool() if method.pools_data else fleet
         self._fleet, self._streams = fleet.bind(method), fleet.streams
         self._server_type, _, _, self._up_type = wire.payload_types(type(method))
-        self.cards: Sequence[Card] = self._fleet.cards
-        self._clock = self._fleet.clock
+        self.cards, self._clock = self._fleet.cards, self._fleet.clock
         if method.pools_data and not isinstance(self.topology, Star):
             raise CommunisError(f"{type(method).__name__} pools data at a server: it needs a star")
         if not any(self.cards[i].samples for i in self._fleet.trainers):
@@ -195,8 +194,8 @@ class Run:
         trainers, fleet = self._fleet.trainers, self._fleet.fleet
         there = np.ones(len(self.cards), bool)  # a pooled client sits beside the server
         there[: len(fleet)] = fleet.online.who(len(fleet), round, self._streams) | fleet.pooled
-        draw, size = self._streams.generator("participation", round), self.plan.size(len(trainers))
-        cohort = some([i for i in trainers if there[i]], size, draw)
+        draw = self._streams.generator("participation", round)
+        cohort = some([i for i in trainers if there[i]], self.plan.size(len(trainers)), draw)
         return cohort, [a for a in self.servers if a == SERVER or there[a]]
 
     def _ask(

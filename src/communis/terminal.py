@@ -13,7 +13,7 @@ from dataclasses import asdict
 from types import FrameType
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -25,6 +25,8 @@ from communis.finished import Finished
 from communis.metrics.estimate import Estimate
 from communis.metrics.selection import SELECTS, Select
 from communis.plugins import nearest
+from communis.report.clockwords import about_time, goal, of_rounds, of_target
+from communis.report.modalities import alone
 from communis.report.words import (
     count,
     how_to_read,
@@ -35,6 +37,7 @@ from communis.report.words import (
     versus,
 )
 from communis.runfolder import strict
+from communis.timing import Timing, timing
 
 # No markup: a pip command such as communis[watch] is meant as it stands.
 out = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 110)
@@ -123,10 +126,14 @@ def say(event: dict[str, Any]) -> None:
 
 
 def results(
-    runs: Sequence[Finished], metric: str, select: Select = "last", quiet: bool = False
+    runs: Sequence[Finished],
+    metric: str,
+    select: Select = "last",
+    quiet: bool = False,
+    target: float = 0.0,
 ) -> Group:
-    """The comparison of the methods, or for a grid the methods x cells; unless `quiet` with how to
-    read it."""
+    """The comparison of the methods, or for a grid the methods x cells, and what they take by the
+    device clock; unless `quiet` with how to read it. target: see `timing`."""
     found: Sequence[Selected]
     seen = scored(runs)
     if len(places := cells(seen)) > 1:
@@ -135,8 +142,12 @@ def results(
     else:
         found = table = rows(seen, metric, select)
         view = comparison(table, metric)
-    words = how_to_read(seen, found, metric, select)
-    return view if quiet else Group(view, f"\n{scope(runs)} {words}")
+    parts: list[RenderableType] = [view]
+    words = f"{scope(runs)} {how_to_read(seen, found, metric, select)}"
+    if times := timing(seen, metric, select, target):
+        parts += _times(times, metric)
+        words += f" {about_time(seen, times, metric)}"
+    return Group(*parts) if quiet else Group(*parts, f"\n{words}")
 
 
 def comparison(table: Sequence[Row], metric: str) -> Group:
@@ -157,6 +168,16 @@ def comparison(table: Sequence[Row], metric: str) -> Group:
             f"{row.seconds:.2f}",
         )
     return Group(view, "", _selections(f"{plain(metric)} of", table))
+
+
+def _times(found: Timing, metric: str) -> Iterator[RenderableType]:
+    """What a round takes, and what it takes to reach the target: each a small table."""
+    for corner, columns in {"": of_rounds(found), goal(found, metric): of_target(found)}.items():
+        if columns:
+            view = _table(corner or "method", *columns)
+            for row in found.rows:
+                view.add_row(row.method, *(show(row) for show in columns.values()))
+            yield from ("", view)
 
 
 def _selections(corner: str, found: Sequence[Selected]) -> Table:
@@ -197,8 +218,11 @@ def _table(name: str, *numbers: str) -> Table:
     return table
 
 
-def as_json(runs: Sequence[Finished], metric: str, select: Select = "last") -> dict[str, Any]:
-    """The same for programs: rows with their cell, and for a grid the averages over cells."""
+def as_json(
+    runs: Sequence[Finished], metric: str, select: Select = "last", target: float = 0.0
+) -> dict[str, Any]:
+    """The same for programs: rows with their cell, and for a grid the averages over cells; by the
+    device clock (`timing`) each cell, then all."""
     found: dict[str, Any] = {"metric": metric, "select": select, "rows": []}
     groups = cells(scored(runs))
     for group in groups.values():
@@ -206,6 +230,13 @@ def as_json(runs: Sequence[Finished], metric: str, select: Select = "last") -> d
     if len(groups) > 1:
         averages = [asdict(line) for line in lines(runs, metric, select)]
         found["averages"] = [{k: v for k, v in x.items() if k != "cells"} for x in averages]
+    found["timing"], found["modalities"] = [], []
+    for part in (*groups.values(), *([scored(runs)] if len(groups) > 1 else [])):
+        about = {"cell": part[0].cell if len(cells(part)) == 1 else None}  # None: over all
+        if times := timing(part, metric, select, target):
+            found["timing"].append(about | asdict(times))
+        if scores := alone(part, metric, select):
+            found["modalities"].append(about | asdict(scores))
     return found
 
 

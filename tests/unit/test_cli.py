@@ -526,6 +526,32 @@ def test_the_round_that_counts_is_passed_on(
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["select"] == "client"
 
 
+def test_the_target_is_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, page = tmp_path / "mine", tmp_path / "mine" / "report.html"
+    named = ["--into", str(tmp_path), "--name", "mine", *SMALL, "--set", "target=0.11"]
+    commands = [
+        ["compare", "fedavg", "--on", "synthetic", "--seeds", "1", *named],
+        ["resume", str(home)],
+        ["report", str(home), "--output", str(page)],
+    ]
+    for command in commands:
+        for option, target in ([], "0.11"), (["--target", "0.12"], "0.12"):
+            assert call(monkeypatch, *command, *option) == 0
+            assert f"to accuracy {target}" in capsys.readouterr().out
+            assert f"to accuracy {target}" in page.read_text("utf-8")
+        assert call(monkeypatch, *command, "--target", "-1") == 2
+        assert "--target" in capsys.readouterr().err
+    assert call(monkeypatch, *commands[0], "--set", "target=0.13") == 0  # no other results
+    assert call(monkeypatch, *commands[0], "--json", "--target", "0.14") == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])["timing"]
+    assert (found[0]["target"], found[0]["given"]) == (0.14, True)
+    single = ["run", "synthetic", *SMALL, "--into", str(tmp_path), "--target", "0.1"]
+    assert call(monkeypatch, *single) == 0
+    assert "to accuracy 0.1" in capsys.readouterr().out
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT to a process")
 def test_ctrl_c_saves_and_resume_ends_with_the_same_numbers(tmp_path: Path) -> None:
     settings = ["--set", "data.windows=60", "--set", "run.rounds=12", "--set", "run.eval_every=1"]

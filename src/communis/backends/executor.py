@@ -14,7 +14,7 @@ import torch
 from communis.core import Batch, Client, CommunisError, Samples, Score
 from communis.exchange import Answer, Ask, Scored
 from communis.fleet import AnyMethod, BoundFleet
-from communis.wire import decode, encode, payload_types
+from communis.wire import decode, encode, flatten, payload_types
 
 EVAL_BATCH = 512
 
@@ -90,13 +90,13 @@ class Executor:
 
     def _whole(self, ask: Ask) -> Answer:
         """The common model with all of the fleet's sensors and with each alone, on this client's
-        test windows. Not said of a method that keeps a part of the model to itself."""
+        test windows. Nothing where a part of the model stays with clients."""
         client = self.fleet.whole_client(ask.client, ask.round)
-        state = self.method.start_client(client)
-        if encode(state).payload:
-            return Answer(ask.client)
         down = decode(ask.down, self.down_type, device=self.fleet.device)
-        state = self.method.adopt(client, state, down)
+        common = {name.partition("/")[2] for name in flatten(down)}
+        if client.model.by_path[1] or not common.issuperset(client.card.params):
+            return Answer(ask.client)
+        state = self.method.adopt(client, self.method.start_client(client), down)
         client.model.eval()
         found = []
         with torch.no_grad(), client.streams.torch("evaluation", ask.round, ask.client):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import accumulate
-from statistics import fmean
 
 import pandas as pd
 
@@ -15,7 +13,7 @@ from communis.compare import Row, grouped, rows
 from communis.finished import Finished
 from communis.metrics.selection import SELECTS, Select
 from communis.report.html import dot, heading, legend, note, shaded, table
-from communis.report.svg import Curve, curves
+from communis.report.svg import Curve, band, curves
 from communis.report.words import (
     count,
     counts,
@@ -99,24 +97,9 @@ def selections(corner: str, found: Sequence[Selected]) -> str:
     return table(heads, lines, text=(0, 4))
 
 
-def _band(name: str, shade: str, x: Sequence[float], ys: Sequence[Sequence[float]]) -> Curve:
-    """The mean of several runs with the span between the lowest and the highest."""
-    length = min([len(x), *map(len, ys)], default=0)
-    columns = [[y[i] for y in ys] for i in range(length)]
-    keep = [i for i, c in enumerate(columns) if all(map(math.isfinite, c))]
-    return Curve(
-        name,
-        shade,
-        [x[i] for i in keep],
-        [fmean(columns[i]) for i in keep],
-        [min(columns[i]) for i in keep],
-        [max(columns[i]) for i in keep],
-    )
-
-
 def _by_round(runs: Sequence[Finished], metric: str, colours: Mapping[str, str]) -> list[Curve]:
     return [
-        _band(
+        band(
             name,
             colours[name],
             [float(r.round) for r in group[0].evaluated],
@@ -133,13 +116,13 @@ def _by_bytes(runs: Sequence[Finished], metric: str, colours: Mapping[str, str])
         megabytes = dict(zip((r.round for r in group[0].records), traffic, strict=True))
         x = [megabytes[r.round] / 1e6 for r in group[0].evaluated]
         ys = [[r.scores[f"test.{metric}"] for r in run.evaluated] for run in group]
-        lines.append(_band(name, colours[name], x, ys))
+        lines.append(band(name, colours[name], x, ys))
     return lines
 
 
 def _losses(runs: Sequence[Finished], colours: Mapping[str, str]) -> list[Curve]:
     return [
-        _band(
+        band(
             name,
             colours[name],
             [float(r.round) for r in group[0].records],

@@ -7,22 +7,17 @@ from html import escape
 from math import nan
 from statistics import fmean
 
-from communis.compare import cost, grouped
+from communis.compare import cost, grouped, plainest
 from communis.finished import Finished
 from communis.report.html import heading, note, table
 from communis.report.words import count, kilobytes, ratio
 
-BASE = "fedavg"  # the name of the method, whatever a run of it is called
-
 
 def section(runs: Sequence[Finished]) -> str:
     """Ratios to fedavg in the same cells and seeds; empty where it was not run."""
-    groups = grouped(runs)
-    plain = [name for name, group in groups.items() if group[0].config["method"]["name"] == BASE]
-    if not plain or len(groups) < 2:
+    groups, base = grouped(runs), plainest(runs)
+    if not base or len(groups) < 2:
         return ""
-    # Of several settings of it, the one that was not given a name of its own.
-    base = min(plain, key=lambda name: bool(groups[name][0].config.get("variant")))
     others = [name for name in groups if name != base]
     lines = [_absolute(base, groups[base])]
     lines += [_relative(name, groups[name], groups[base]) for name in others]

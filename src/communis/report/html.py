@@ -24,7 +24,9 @@ th, td { padding: .28rem .55rem; text-align: right; white-space: nowrap;
 th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
 th:first-child, td:first-child, td.text, th.text { text-align: left; }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(420px, 1fr)); gap: 1rem; }
-.row { display: flex; flex-wrap: wrap; gap: .5rem 2.5rem; } .row figure { margin: 0; }
+.large { max-width: 840px; }
+.row { display: flex; flex-wrap: wrap; gap: .5rem 2.5rem; }
+.row figure { margin: 0; max-width: 100%; }
 .scroll { overflow-x: auto; }
 svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; fill: var(--soft); }
 svg .title { font-weight: 600; fill: var(--ink); } svg .grid { stroke: var(--line); }
@@ -65,6 +67,15 @@ def details(summary: str, *parts: str, kind: str = "") -> str:
     return f"<details class='{kind}'><summary>{escape(summary)}</summary>{inside}</details>"
 
 
+def unfolded(parts: Mapping[str, str]) -> str:
+    """The first part is shown, the others when they are asked for."""
+    shown = [
+        details(title, part) if i else f"<h3>{escape(title)}</h3>{part}"
+        for i, (title, part) in enumerate(parts.items())
+    ]
+    return "\n".join(shown)
+
+
 def dot(colour: str) -> str:
     return f"<span class='dot' style='background:{colour}'></span>"
 
@@ -88,9 +99,14 @@ def table(
     return f"<div class='scroll'><table>{line('th', heads)}{body}</table></div>"
 
 
-def shaded(values: pd.DataFrame, corner: str, span: tuple[float, float] | None = None) -> str:
+def shaded(
+    values: pd.DataFrame,
+    corner: str,
+    span: tuple[float, float] | None = None,
+    form: str = ".3f",
+) -> str:
     """A table of numbers whose cells are shaded by value; span: the values of the palest and the
-    darkest shade, if not the table's own."""
+    darkest shade, if not the table's own; form: how numbers are written."""
     if values.empty:
         return note("Nothing was evaluated.")
     low, high = span or (float(values.min().min()), float(values.max().max()))
@@ -100,9 +116,10 @@ def shaded(values: pd.DataFrame, corner: str, span: tuple[float, float] | None =
             return "<td>-</td>"
         share = (value - low) / (high - low) if high > low else 0.5
         tint = f"color-mix(in srgb, #2563eb {4 + 36 * share:.0f}%, transparent)"
-        return f"<td style='background:{tint}'>{value:.3f}</td>"
+        return f"<td style='background:{tint}'>{value:{form}}</td>"
 
-    heads = "".join(f"<th>{escape(str(c))}</th>" for c in values.columns)
+    names = (escape(str(c)).replace("\n", "<br>") for c in values.columns)
+    heads = "".join(f"<th>{name}</th>" for name in names)
     lines = "".join(
         f"<tr><td>{escape(str(name))}</td>{''.join(cell(float(v)) for v in line)}</tr>"
         for name, line in zip(values.index, values.to_numpy(), strict=True)

@@ -10,8 +10,18 @@ from pathlib import Path
 from communis.compare import cells, grouped, scored
 from communis.finished import Finished
 from communis.metrics.selection import Select
+from communis.report import (
+    allocation,
+    clock,
+    comparison,
+    costs,
+    doubt,
+    modalities,
+    sensing,
+    updates,
+    views,
+)
 from communis.report import cells as grid
-from communis.report import comparison, costs, doubt, sensing, views
 from communis.report.html import details, document, heading, note
 from communis.report.svg import colour
 from communis.report.words import scope, warnings
@@ -19,15 +29,27 @@ from communis.runfolder import replace_file
 
 
 def write(
-    runs: Sequence[Finished], path: Path, metric: str, title: str, select: Select = "last"
+    runs: Sequence[Finished],
+    path: Path,
+    metric: str,
+    title: str,
+    select: Select = "last",
+    target: float = 0.0,
 ) -> Path:
     """The report is at `path`."""
-    replace_file(path, render(runs, metric, title, select).encode())
+    replace_file(path, render(runs, metric, title, select, target).encode())
     return path
 
 
-def render(runs: Sequence[Finished], metric: str, title: str, select: Select = "last") -> str:
-    """The methods side by side; for a grid all cells first, then each by itself."""
+def render(
+    runs: Sequence[Finished],
+    metric: str,
+    title: str,
+    select: Select = "last",
+    target: float = 0.0,
+) -> str:
+    """The methods side by side; for a grid all cells first, then each by itself. target: see
+    `timing`."""
     seen = scored(runs)
     groups = cells(seen)
     colours = {name: colour(i) for i, name in enumerate(grouped(seen))}
@@ -39,6 +61,10 @@ def render(runs: Sequence[Finished], metric: str, title: str, select: Select = "
         details(
             place or "no cell",
             *comparison.sections(group, metric, select, colours, explained=True),
+            clock.section(group, metric, select, target, colours, explained=True),
+            modalities.section(group, metric, select),
+            allocation.section(group),
+            updates.section(group),
             views.section(group, metric, select),
             kind="cell",
         )
@@ -52,7 +78,10 @@ def render(runs: Sequence[Finished], metric: str, title: str, select: Select = "
             note(scope(runs)),
             *(f"<p class='warning'>{escape(text)}</p>" for text in warnings(runs)),
             *main,
+            clock.section(seen, metric, select, target, colours),
             costs.section(seen),
+            modalities.section(seen, metric, select),
+            *([] if each else [allocation.section(seen), updates.section(seen)]),
             views.section(seen, metric, select),
             doubt.section(seen),
             sensing.section(runs),

@@ -11,7 +11,7 @@ from communis.availability.trace import Trace
 from communis.compare import cells
 from communis.finished import Finished
 from communis.recordings.windows import TRAIN
-from communis.report.html import details, heading, note
+from communis.report.html import heading, note, unfolded
 
 CLIENTS = 12  # drawn at most
 ABOUT = (
@@ -26,11 +26,8 @@ def section(runs: Sequence[Finished]) -> str:
     drawn = [(run, _maps(run)) for run in firsts if run.clients]
     if not drawn:
         return ""
-    parts = [heading("Which sensors, and when"), note(ABOUT)]
-    for i, (run, maps) in enumerate(drawn):
-        title = ", ".join(filter(None, [run.place, f"seed {run.seed}"]))
-        parts.append(details(title, maps) if i else f"<h3>{title}</h3>{maps}")
-    return "\n".join(parts)
+    maps = {", ".join(filter(None, [run.place, f"seed {run.seed}"])): maps for run, maps in drawn}
+    return "\n".join([heading("Which sensors, and when"), note(ABOUT), unfolded(maps)])
 
 
 def _maps(run: Finished) -> str:

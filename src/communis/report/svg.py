@@ -1,18 +1,20 @@
-"""Curves and scattered points as plain SVG text."""
+"""Curves, points and bars as plain SVG text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from statistics import fmean
 
 PALETTE = (
     "#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be185d", "#4d7c0f",
     "#475569", "#a16207", "#0f766e", "#9333ea", "#b91c1c", "#1d4ed8",
 )  # fmt: skip
 WIDTH, HEIGHT = 560, 320
-LEFT, RIGHT, TOP, BOTTOM = 72, 16, 34, 44
+LEFT, RIGHT, TOP, BOTTOM = 72, 26, 34, 44
+BAR = 38  # pixels of a bar with its name
 
 
 @dataclass(frozen=True)
@@ -37,48 +39,112 @@ class Dots:
     y: Sequence[float]
 
 
+@dataclass(frozen=True)
+class Axes:
+    """From values to a place in the picture; x and y are the ticks."""
+
+    x: Sequence[float]
+    y: Sequence[float]
+    width: int = WIDTH
+    height: int = HEIGHT
+    left: int = LEFT
+
+    def place(self, x: float, y: float) -> tuple[float, float]:
+        """Across and down."""
+        (x0, x1), (y0, y1) = (self.x[0], self.x[-1]), (self.y[0], self.y[-1])
+        across = self.left + (x - x0) / (x1 - x0) * (self.width - self.left - RIGHT)
+        return across, self.height - BOTTOM - (y - y0) / (y1 - y0) * (self.height - TOP - BOTTOM)
+
+    def at(self, x: float, y: float) -> str:
+        across, down = self.place(x, y)
+        return f"{across:.1f},{down:.1f}"
+
+
 def colour(index: int) -> str:
     return PALETTE[index % len(PALETTE)]
 
 
+def band(name: str, shade: str, x: Sequence[float], ys: Sequence[Sequence[float]]) -> Curve:
+    """The mean of several runs with the span between the lowest and the highest."""
+    length = min([len(x), *map(len, ys)], default=0)
+    columns = [[y[i] for y in ys] for i in range(length)]
+    keep = [i for i, c in enumerate(columns) if all(map(math.isfinite, c))]
+    return Curve(
+        name,
+        shade,
+        [x[i] for i in keep],
+        [fmean(columns[i]) for i in keep],
+        [min(columns[i]) for i in keep],
+        [max(columns[i]) for i in keep],
+    )
+
+
 def curves(
-    lines: Sequence[Curve], title: str, x_label: str, y_label: str, whole: bool = False
+    lines: Sequence[Curve],
+    title: str,
+    x_label: str,
+    y_label: str,
+    whole: bool = False,
+    powers: bool = False,
 ) -> str:
     """A chart of all lines on common axes; where there is nothing to draw, it says so. whole: what
-    x counts has no fractions."""
+    x counts has no fractions; powers: y are powers of ten."""
     lines = [line for line in lines if len(line.x)]
     if not lines:
-        return f"<p class='note'>{escape(title)}: nothing was evaluated.</p>"
+        return nothing(title)
     x_ticks = ticks(min(min(c.x) for c in lines), max(max(c.x) for c in lines), whole)
     y_ticks = ticks(min(min(c.low) for c in lines), max(max(c.high) for c in lines))
-    at = _placed(x_ticks, y_ticks)
-    parts = [_frame(x_ticks, y_ticks, at, title, x_label, y_label)]
+    axes = Axes(x_ticks, y_ticks)
+    parts = [frame(axes, title, x_label, y_label, powers)]
     for line in lines:
-        upper = [at(x, y) for x, y in zip(line.x, line.high, strict=True)]
-        lower = [at(x, y) for x, y in zip(line.x, line.low, strict=True)]
+        upper = [axes.at(x, y) for x, y in zip(line.x, line.high, strict=True)]
+        lower = [axes.at(x, y) for x, y in zip(line.x, line.low, strict=True)]
         name = f"<title>{escape(line.name)}</title>"
         if len(line.x) > 1:
             band = " ".join([*upper, *reversed(lower)])
             parts.append(f"<polygon points='{band}' fill='{line.colour}' opacity='.13'/>")
-        points = " ".join(at(x, y) for x, y in zip(line.x, line.y, strict=True))
+        points = " ".join(axes.at(x, y) for x, y in zip(line.x, line.y, strict=True))
         parts.append(
             f"<polyline points='{points}' fill='none' stroke='{line.colour}' stroke-width='2'>"
             f"{name}</polyline>"
         )
-        parts += _circles(Dots(line.name, line.colour, line.x, line.y), at)
-    return _svg(title, parts)
+        parts += circles(Dots(line.name, line.colour, line.x, line.y), axes)
+    return picture(title, parts, axes)
 
 
 def scatter(groups: Sequence[Dots], title: str, x_label: str, y_label: str) -> str:
     """All points on common axes."""
     groups = [group for group in groups if len(group.x)]
     if not groups:
-        return f"<p class='note'>{escape(title)}: nothing was evaluated.</p>"
+        return nothing(title)
     x_ticks = ticks(min(min(g.x) for g in groups), max(max(g.x) for g in groups))
     y_ticks = ticks(min(min(g.y) for g in groups), max(max(g.y) for g in groups))
-    at = _placed(x_ticks, y_ticks)
-    parts = [_frame(x_ticks, y_ticks, at, title, x_label, y_label)]
-    return _svg(title, [*parts, *(circle for g in groups for circle in _circles(g, at))])
+    axes = Axes(x_ticks, y_ticks)
+    parts = [frame(axes, title, x_label, y_label)]
+    return picture(title, [*parts, *(c for g in groups for c in circles(g, axes))], axes)
+
+
+def bars(
+    rows: Mapping[str, Mapping[str, float]],
+    colours: Mapping[str, str],
+    title: str,
+    x_label: str,
+    longest: float,
+) -> str:
+    """A bar below every name, made of parts end to end. longest: what the axis reaches to."""
+    axes = Axes(ticks(0, longest), (0, len(rows)), WIDTH, TOP + BAR * len(rows) + BOTTOM, RIGHT)
+    parts = [frame(axes, title, x_label)]
+    for i, (name, values) in enumerate(rows.items()):
+        left, bottom = axes.place(0, len(rows) - i - 1)
+        parts.append(f"<text x='{left}' y='{bottom - 22:.1f}'>{escape(name)}</text>")
+        for kind, value in values.items():
+            width = axes.place(value, 0)[0] - axes.place(0, 0)[0]
+            parts.append(
+                f"<rect x='{left:.1f}' y='{bottom - 17:.1f}' width='{width:.1f}' height='13' "
+                f"fill='{colours[kind]}'><title>{escape(kind)}: {value:.3g}</title></rect>"
+            )
+            left += width
+    return picture(title, parts, axes)
 
 
 def ticks(low: float, high: float, whole: bool = False, count: int = 5) -> list[float]:
@@ -93,62 +159,48 @@ def ticks(low: float, high: float, whole: bool = False, count: int = 5) -> list[
     return [round(i * step, 12) for i in range(first, last + 1)]
 
 
-def _placed(x_ticks: Sequence[float], y_ticks: Sequence[float]) -> Callable[[float, float], str]:
-    """From values to a place in the picture, "across,down"."""
-    (x0, x1), (y0, y1) = (x_ticks[0], x_ticks[-1]), (y_ticks[0], y_ticks[-1])
-
-    def at(x: float, y: float) -> str:
-        across = LEFT + (x - x0) / (x1 - x0) * (WIDTH - LEFT - RIGHT)
-        down = HEIGHT - BOTTOM - (y - y0) / (y1 - y0) * (HEIGHT - TOP - BOTTOM)
-        return f"{across:.1f},{down:.1f}"
-
-    return at
-
-
-def _circles(dots: Dots, at: Callable[[float, float], str]) -> list[str]:
+def circles(dots: Dots, axes: Axes, radius: float = 2.6) -> list[str]:
     parts = []
     for x, y in zip(dots.x, dots.y, strict=True):
-        across, down = at(x, y).split(",")
+        across, down = axes.place(x, y)
         parts.append(
-            f"<circle cx='{across}' cy='{down}' r='2.6' fill='{dots.colour}'>"
+            f"<circle cx='{across:.1f}' cy='{down:.1f}' r='{radius}' fill='{dots.colour}'>"
             f"<title>{escape(dots.name)}: {y:.4g} at {x:.4g}</title></circle>"
         )
     return parts
 
 
-def _svg(title: str, parts: Sequence[str]) -> str:
-    body = "\n".join(parts)
-    return (
-        f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' role='img' aria-label='{escape(title)}'>{body}</svg>"
-    )
+def picture(title: str, parts: Sequence[str], axes: Axes) -> str:
+    size, body = f"{axes.width} {axes.height}", "\n".join(parts)
+    return f"<svg viewBox='0 0 {size}' role='img' aria-label='{escape(title)}'>{body}</svg>"
 
 
-def _frame(
-    x_ticks: Sequence[float],
-    y_ticks: Sequence[float],
-    at: Callable[[float, float], str],
-    title: str,
-    x_label: str,
-    y_label: str,
-) -> str:
-    parts = [f"<text x='{LEFT}' y='18' class='title'>{escape(title)}</text>"]
-    for y in y_ticks:
-        down = at(x_ticks[0], y).split(",")[1]
+def nothing(title: str) -> str:
+    return f"<p class='note'>{escape(title)}: nothing was evaluated.</p>"
+
+
+def frame(axes: Axes, title: str, x_label: str, y_label: str = "", powers: bool = False) -> str:
+    """The title, the labels and the ticks; grid lines where they are named: across if y has a
+    label, else down. powers: y are powers of ten."""
+    right, bottom = axes.width - RIGHT, axes.height - BOTTOM
+    parts = [f"<text x='{axes.left}' y='18' class='title'>{escape(title)}</text>"]
+    for y in axes.y if y_label else ():
+        down, text = axes.place(axes.x[0], y)[1], f"{10**y:.2g}" if powers else f"{y:g}"
         parts.append(
-            f"<line x1='{LEFT}' x2='{WIDTH - RIGHT}' y1='{down}' y2='{down}' class='grid'/>"
+            f"<line x1='{axes.left}' x2='{right}' y1='{down:.1f}' y2='{down:.1f}' class='grid'/>"
+            f"<text x='{axes.left - 6}' y='{down + 4:.1f}' text-anchor='end'>{text}</text>"
         )
-        parts.append(f"<text x='{LEFT - 6}' y='{float(down) + 4}' text-anchor='end'>{y:g}</text>")
-    for x in x_ticks:
-        across = at(x, y_ticks[0]).split(",")[0]
-        parts.append(
-            f"<text x='{across}' y='{HEIGHT - BOTTOM + 16}' text-anchor='middle'>{x:g}</text>"
-        )
-    middle = (LEFT + WIDTH - RIGHT) / 2
+    for x in axes.x:
+        across = axes.place(x, axes.y[0])[0]
+        if not y_label:
+            parts.append(
+                f"<line x1='{across:.1f}' x2='{across:.1f}' y1='{TOP}' y2='{bottom}' class='grid'/>"
+            )
+        parts.append(f"<text x='{across:.1f}' y='{bottom + 16}' text-anchor='middle'>{x:g}</text>")
+    middle = (axes.left + right) / 2
     parts.append(
-        f"<text x='{middle}' y='{HEIGHT - 8}' text-anchor='middle'>{escape(x_label)}</text>"
-    )
-    parts.append(
-        f"<text transform='translate(14 {HEIGHT / 2}) rotate(-90)' text-anchor='middle'>"
+        f"<text x='{middle}' y='{axes.height - 8}' text-anchor='middle'>{escape(x_label)}</text>"
+        f"<text transform='translate(14 {axes.height / 2}) rotate(-90)' text-anchor='middle'>"
         f"{escape(y_label)}</text>"
     )
     return "".join(parts)

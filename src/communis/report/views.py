@@ -9,6 +9,7 @@ from communis.compare import cells, estimate, grouped, known
 from communis.finished import Finished
 from communis.metrics.selection import Select
 from communis.report.html import heading, note, table
+from communis.report.modalities import whole
 from communis.report.words import counts, number, plain
 
 METRICS = ("macro_f1", "accuracy", "nll", "brier", "ece")
@@ -16,7 +17,8 @@ MEASURE = "mean@"  # what the name of a measure's mean begins with
 
 
 def section(runs: Sequence[Finished], metric: str, select: Select) -> str:
-    """Empty where no method has another view or a measure of its own."""
+    """Empty where no method has another view or a measure of its own. Views of the common model on
+    everybody's windows have a section of their own (modalities.py)."""
     groups = {name: known(group) for name, group in grouped(runs).items()}
     views = {name: _after([n for n in found if n[:5] != MEASURE]) for name, found in groups.items()}
     measures = _after([n for found in groups.values() for n in found if n[:5] == MEASURE])
@@ -38,7 +40,8 @@ def section(runs: Sequence[Finished], metric: str, select: Select) -> str:
 
 def _after(names: Sequence[str]) -> list[str]:
     """What follows the @ in names that have one."""
-    return list(dict.fromkeys(name.partition("@")[2] for name in names if "@" in name))
+    found = dict.fromkeys(name.partition("@")[2] for name in names if "@" in name)
+    return [view for view in found if not whole(view)]
 
 
 def _views(runs: Sequence[Finished], metric: str, select: Select) -> str:

@@ -136,6 +136,21 @@ def number(estimate: Estimate, digits: int = 3) -> str:
     return f"{estimate.mean:.{digits}f}{spread}"
 
 
+def sized(value: float) -> str:
+    """Three digits of a quantity of any size."""
+    if not math.isfinite(value):
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def quantity(estimate: Estimate) -> str:
+    """A mean of any size with its spread."""
+    if not math.isfinite(estimate.mean):
+        return "-"
+    spread = f" ± {sized(estimate.spread)}" if math.isfinite(estimate.spread) else ""
+    return f"{sized(estimate.mean)}{spread}"
+
+
 def versus(difference: Estimate, verdict: str) -> str:
     """The paired difference to the best method, in words."""
     if not verdict:
