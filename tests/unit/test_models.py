@@ -4,6 +4,7 @@ alone."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,6 +35,15 @@ KINDS = {
     "gru": Architecture("gru", width=4, embedding=6),
     "transformer": Architecture("transformer", width=4, embedding=6),
     "tpn_mini": Architecture("tpn_mini", width=4, fusion="attention", hidden=(5,), units=6),
+    "lite": Architecture("lite", width=4, embedding=6),
+    "wide": Architecture("wide", width=16, embedding=12),
+    "lora": Architecture("tiny", fusion="lora", embedding=6, weights="random"),
+}
+# All that need no extra; pretrained ones with weights that were never trained.
+NAMED = {
+    name: replace(kind, weights="random") if kind.pretrained else kind
+    for name, kind in ZOO.items()
+    if kind.encoder != "moment"
 }
 
 
@@ -73,9 +83,9 @@ def gradients(model: Model, source: Batch) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("channels", SETS, ids=["".join(s) for s in SETS])
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", NAMED)
 def test_every_architecture_maps_every_modality_set(name: str, channels: dict[str, int]) -> None:
-    kind = ZOO[name]
+    kind = NAMED[name]
     model = network(kind, channels, outputs=5)
     output = model(inputs(kind, channels, 4))
     assert list(output.features) == sorted(channels)
@@ -88,18 +98,20 @@ def test_every_architecture_maps_every_modality_set(name: str, channels: dict[st
 
 
 def test_architectures_of_one_fusion_share_the_embedding_size() -> None:
-    sizes = {name: network(kind, {"a": 1}).embedding_size for name, kind in ZOO.items()}
-    assert {sizes[name] for name, kind in ZOO.items() if kind.fusion == "blocks"} == {128}
+    sizes = {name: network(kind, {"a": 1}).embedding_size for name, kind in NAMED.items()}
+    blocks = {name for name, kind in NAMED.items() if kind.fusion == "blocks"}
+    assert {sizes[name] for name in blocks - {"wide"}} == {128}
     assert sizes["cnn_attention"] == sizes["tpn_mini"] == 4 * 64
     assert sizes["tpn"] == 4 * 96
+    assert (sizes["wide"], sizes["tiny_lora"]) == (512, 64)
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", NAMED)
 def test_paths_are_the_sharing_vocabulary(name: str) -> None:
-    model = network(ZOO[name], TWO)
+    model = network(NAMED[name], TWO)
     paths = [path for part in model.by_path for path in part]
     prefixes = ["encoders.a.", "encoders.b.", "fusion.shared.", "head."]
-    if ZOO[name].fusion == "blocks":
+    if NAMED[name].fusion != "attention":
         prefixes += ["fusion.blocks.a.", "fusion.blocks.b."]
     for path in paths:
         assert sum(path.startswith(prefix) for prefix in prefixes) == 1, path
@@ -128,10 +140,10 @@ def test_cnn2d_takes_planes_and_stacks_of_planes() -> None:
     assert network(ZOO["cnn2d"], {"depth": 3})(batch({"depth": 3}, 2, (7, 5))).fused.shape[0] == 2
 
 
-@pytest.mark.parametrize("name", [n for n in ZOO if n not in ("cnn2d", "tpn", "tpn_mini")])
+@pytest.mark.parametrize("name", [n for n in NAMED if n not in ("cnn2d", "tpn", "tpn_mini")])
 @pytest.mark.parametrize("steps", [4, 5, 7, 16, 33])
 def test_windows_may_have_any_length(name: str, steps: int) -> None:
-    output = network(ZOO[name], TWO)(batch(TWO, 3, (steps,)))
+    output = network(NAMED[name], TWO)(batch(TWO, 3, (steps,)))
     assert output.prediction.shape == (3, 3)
     assert bool(output.prediction.isfinite().all())
 
@@ -397,7 +409,7 @@ def test_the_benchmark_model_has_as_many_parameters_as_its_peers() -> None:
 def test_names_lead_to_architectures_and_back() -> None:
     assert architecture("gru") is not None
     assert architecture("cnn", width=8) == Architecture(width=8)
-    assert all(kind.name == name for name, kind in ZOO.items())
+    assert all(kind.name == name for name, kind in {**ZOO, **NAMED}.items())
     assert "width=9" in Architecture(width=9).name
     with pytest.raises(CommunisError, match=r"no architecture 'cmn'; there are cnn_small"):
         architecture("cmn")

@@ -14,14 +14,15 @@ repeating one line, nothing was sensed and the values are NaN.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from communis.core import CommunisError
+from communis.core import CommunisError, Modality
 from communis.recordings.about import About, Download
 from communis.recordings.columns import chosen
 from communis.recordings.files import matching, numbers, shaped
@@ -65,11 +66,11 @@ SITES = ("torso", "right_arm", "left_arm", "right_leg", "left_leg")
 SENSORS = {"acc": "m/s2", "gyro": "rad/s", "mag": "a.u."}
 RATE = 25.0
 ROWS, COLUMNS = 125, 45
-COLUMN = {
-    f"{site}_{sensor}": slice(9 * i + 3 * k, 9 * i + 3 * k + 3)
+FIRST = {
+    (site, sensor): 9 * i + 3 * k
     for i, site in enumerate(SITES)
     for k, sensor in enumerate(SENSORS)
-}
+}  # of three columns
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Dsads(Recorded):
 
     window: float = 5.0  # seconds per window
     sites: tuple[str, ...] = ()  # of torso, right_arm, left_arm, right_leg, left_leg; empty: all
+    group: Literal["site", "sensor"] = "site"  # modalities torso_acc, ..., or acc of all sites
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,13 +87,24 @@ class Dsads(Recorded):
 
     def read(self, folder: Path) -> Dataset:
         paths = sorted(matching(folder, ABOUT.files), key=_numbers)
-        modalities = [f"{site}_{sensor}" for site in self.sites or SITES for sensor in SENSORS]
-        units = {m: SENSORS[m.rpartition("_")[2]] for m in modalities}
-        recordings = _recordings(folder, paths, modalities)
+        columns = self._columns()
+        units = {m: SENSORS[m.rpartition("_")[2]] for m in columns}
+        recordings = _recordings(folder, paths, columns)
         return Dataset(recordings, Classification(len(LABELS)), LABELS, units)
 
+    def _columns(self) -> dict[Modality, list[int]]:
+        found: dict[Modality, list[int]] = {}
+        sites = chosen("sites", self.sites, SITES)
+        for (site, sensor), first in FIRST.items():
+            if site in sites:
+                name = f"{site}_{sensor}" if self.group == "site" else sensor
+                found.setdefault(name, []).extend(range(first, first + 3))
+        return found
 
-def _recordings(folder: Path, paths: list[Path], modalities: list[str]) -> Iterator[Recording]:
+
+def _recordings(
+    folder: Path, paths: list[Path], columns: Mapping[Modality, list[int]]
+) -> Iterator[Recording]:
     """One for every unbroken row of segment numbers, called by its first file."""
     numbered = [(*_numbers(path), path) for path in paths]
     rows = groupby(enumerate(numbered), lambda item: (*item[1][:2], item[1][2] - item[0]))
@@ -99,7 +112,7 @@ def _recordings(folder: Path, paths: list[Path], modalities: list[str]) -> Itera
         files = [path for _, (*_, path) in row]
         values = np.concatenate([_segment(path) for path in files])
         yield Recording(
-            {m: Stream(values[:, COLUMN[m]], RATE) for m in modalities},
+            {m: Stream(values[:, own], RATE) for m, own in columns.items()},
             activity - 1,
             person,
             trial=_numbers(files[0])[2],

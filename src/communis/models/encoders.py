@@ -7,7 +7,7 @@ length.
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -107,6 +107,43 @@ class TPNMini(TPN):
     sizes = (16, 32, 64)
     kernels = (8, 5, 3)
     shortest = sum(kernels) - 2
+
+
+class Lite(Encoder):
+    """Two strided convolutions over time, each with ReLU; the mean over time. Without BatchNorm,
+    which would learn the statistics of absent sensors where they are fed as zeros.
+
+    In channels-last layout as above, which takes 0.76 - 0.94 of the time of Conv1d; measured in
+    benchmarks/encoders.
+    """
+
+    shortest = 1  # padding makes up for short windows
+    steps: ClassVar[int] = 1  # time is averaged down to so many steps
+
+    def __init__(self, channels: int, width: int = 32, kernel: int = 5) -> None:
+        super().__init__()
+        last = 2 * width // self.steps
+        self.features = last * self.steps
+        taps: dict[str, Any] = {
+            "kernel_size": (1, kernel),
+            "stride": (1, 2),
+            "padding": (0, kernel // 2),
+        }
+        self.conv1 = nn.Conv2d(channels, last // 2, **taps)
+        self.conv2 = nn.Conv2d(last // 2, last, **taps)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # missing in stubs
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.unsqueeze(2).contiguous(memory_format=torch.channels_last)
+        x = F.relu(self.conv1(x), inplace=True)
+        x = F.relu(self.conv2(x), inplace=True)
+        return F.adaptive_avg_pool2d(x, (1, self.steps)).flatten(1)
+
+
+class Wide(Lite):
+    """The same with eight steps of time left, which the fusion layer tells apart."""
+
+    steps = 8
 
 
 class CNN2d(Encoder):

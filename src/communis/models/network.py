@@ -80,7 +80,7 @@ def _encode(encoder: Encoder, x: Tensor, present: Tensor) -> Tensor:
     rows = present.nonzero().squeeze(1)
     if not len(rows):  # a graph to what trains, so that gradients are zero and not missing
         trained = [p for p in encoder.parameters() if p.requires_grad]
-        nothing = torch.stack([p.sum() * 0 for p in trained]).sum()
+        nothing = sum((p.sum() * 0 for p in trained), start=x.new_zeros(()))
         return x.new_zeros(len(x), encoder.features) + nothing
     some: Tensor = encoder(x[rows])
     return x.new_zeros(len(x), some.shape[1]).index_copy(0, rows, some)

@@ -1,34 +1,64 @@
-"""Named architectures. All that fuse by blocks share the embedding size, so one fleet can mix them
-and still exchange prototypes."""
+"""Named architectures. All that fuse by blocks, but for the wide one, share the embedding size, so
+one fleet can mix them and still exchange prototypes."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
 from communis.core import CommunisError
-from communis.models import encoders
-from communis.models.fusion import Attention, Blocks
+from communis.models import encoders, moment, tiny
+from communis.models.fusion import Attention, Blocks, Fusion
+from communis.models.lora import LoRABlocks
 from communis.models.network import Network
+
+Of = Literal[
+    "cnn1d", "cnn2d", "gru", "transformer", "tpn", "tpn_mini", "lite", "wide", "tiny", "moment"
+]
 
 
 @dataclass(frozen=True)
 class Architecture:
-    # Of time series; images, point clouds and series too short for it have their own.
-    encoder: Literal["cnn1d", "cnn2d", "gru", "transformer", "tpn", "tpn_mini"] = "cnn1d"
+    encoder: Of = "cnn1d"  # of time series; images, point clouds and short series have their own
     width: int = 32  # features per modality are twice that
-    fusion: Literal["blocks", "attention"] = "blocks"
-    embedding: int = 128  # with blocks; attention gives 4 contexts x features
+    fusion: Literal["blocks", "attention", "lora"] = "blocks"
+    embedding: int = 128  # with blocks and lora; attention gives 4 contexts x features
     hidden: tuple[int, ...] = ()  # hidden layers of the head
     norm: bool = False  # BatchNorm in cnn1d and cnn2d; its statistics stay local
     units: int = 128  # of the attention's scores
+    weights: str = ""  # where a pretrained encoder lies; "random": one that was never trained
 
     @property
     def name(self) -> str:
         """Its name in the zoo, or its own description."""
-        return next((name for name, kind in ZOO.items() if kind == self), repr(self))
+        bare = replace(self, weights="")
+        return next((name for name, kind in ZOO.items() if kind == bare), repr(self))
+
+    @property
+    def pretrained(self) -> bool:
+        return self.encoder in PRETRAINED
+
+    def check_weights(self) -> None:
+        if self.pretrained and not self.weights:
+            raise CommunisError(
+                f"{self.name} needs pretrained weights: {PRETRAINED[self.encoder]}; or try things "
+                f'out with weights = "{tiny.RANDOM}", which were never trained'
+            )
+
+    @property
+    def digest(self) -> str:
+        """What tells its pretrained weights from others: the content of the file, or of the files
+        in the folder; the name if there are none."""
+        place = Path(self.weights).expanduser()
+        files = [p for p in (place, *sorted(place.glob("*"))) if self.weights and p.is_file()]
+        found = hashlib.sha256(b"" if files else self.weights.encode())
+        for file in files:
+            found.update(file.read_bytes())
+        return found.hexdigest()
 
     def build(
         self,
@@ -38,16 +68,17 @@ class Architecture:
     ) -> Network:
         """A network for modalities with windows of these shapes (channels first) and kinds; its
         parameters are not initialised yet."""
+        self.check_weights()
         parts = {
             m: self._encoder(m, shape, kinds.get(m, "series"))
             for m, shape in sorted(shapes.items())
         }
         sizes = {m: e.features for m, e in parts.items()}
-        fusion = (
-            Blocks(sizes, self.embedding)
-            if self.fusion == "blocks"
-            else Attention(sizes, units=self.units)
-        )
+        fusion: Fusion
+        if self.fusion == "attention":
+            fusion = Attention(sizes, units=self.units)
+        else:
+            fusion = (Blocks if self.fusion == "blocks" else LoRABlocks)(sizes, self.embedding)
         return Network(parts, fusion, self.hidden, outputs)
 
     def _encoder(self, modality: str, shape: Sequence[int], kind: str) -> encoders.Encoder:
@@ -65,6 +96,8 @@ class Architecture:
         chosen = OF_SERIES["cnn1d_norm" if self.norm and self.encoder == "cnn1d" else self.encoder]
         if shape[1] < chosen.shortest:
             return encoders.Dense(shape[0] * shape[1], self.width)
+        if self.pretrained:
+            return chosen(shape[0], shape[1], self.weights)
         return chosen(shape[0], self.width)
 
 
@@ -75,7 +108,12 @@ OF_SERIES: Mapping[str, type[encoders.Encoder]] = {
     "transformer": encoders.Transformer,
     "tpn": encoders.TPN,
     "tpn_mini": encoders.TPNMini,
+    "lite": encoders.Lite,
+    "wide": encoders.Wide,
+    "tiny": tiny.Tiny,
+    "moment": moment.Moment,
 }
+PRETRAINED: Mapping[str, str] = {"tiny": tiny.HELP, "moment": moment.HELP}  # how to get weights
 
 
 ZOO: Mapping[str, Architecture] = {
@@ -89,6 +127,10 @@ ZOO: Mapping[str, Architecture] = {
     "cnn_attention": Architecture(width=32, fusion="attention", hidden=(256, 128)),
     "tpn": Architecture("tpn", 48, "attention", hidden=(256, 128), units=512),
     "tpn_mini": Architecture("tpn_mini", 32, "attention", hidden=(256, 128), units=512),
+    "lite": Architecture("lite", width=32),
+    "wide": Architecture("wide", width=256, embedding=512, hidden=(128,)),
+    "tiny_lora": Architecture("tiny", width=32, fusion="lora", embedding=64),
+    "moment_lora": Architecture("moment", width=256, fusion="lora", embedding=512),
 }
 
 

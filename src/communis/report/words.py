@@ -144,11 +144,11 @@ def sized(value: float) -> str:
 
 
 def quantity(estimate: Estimate) -> str:
-    """A mean of any size with its spread."""
-    if not math.isfinite(estimate.mean):
-        return "-"
-    spread = f" ± {sized(estimate.spread)}" if math.isfinite(estimate.spread) else ""
-    return f"{sized(estimate.mean)}{spread}"
+    """A mean of any size with its spread, to the mean's last digit."""
+    if not math.isfinite(estimate.mean) or not math.isfinite(estimate.spread):
+        return sized(estimate.mean)
+    mean = sized(estimate.mean)
+    return f"{mean} ± {estimate.spread:,.{len(mean.partition('.')[2])}f}"
 
 
 def versus(difference: Estimate, verdict: str) -> str:

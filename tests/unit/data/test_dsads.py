@@ -71,12 +71,27 @@ def test_sites(tmp_path: Path) -> None:
     found = Dsads(folder=str(tmp_path), sites=("left_leg", "torso")).open()
     [recording] = found.recordings
     assert set(recording.streams) == set(found.units)
-    assert list(found.units)[:4] == ["left_leg_acc", "left_leg_gyro", "left_leg_mag", "torso_acc"]
+    assert list(found.units)[2:5] == ["torso_mag", "left_leg_acc", "left_leg_gyro"]
     np.testing.assert_allclose(
         recording.streams["left_leg_mag"].values, values()[:, 42:], rtol=1e-6
     )
     with pytest.raises(CommunisError, match=r"sites: no 'head'; there are torso"):
         Dsads(sites=("head",))
+
+
+def test_sensors_of_all_sites_in_one_modality(tmp_path: Path) -> None:
+    """Side by side in the owner's order of sites, whatever the order of the setting."""
+    write(tmp_path, 1, 1, 1)
+    for sites, first in (
+        ((), (0, 9, 18, 27, 36)),
+        (("right_leg", "torso", "right_arm"), (0, 9, 27)),
+    ):
+        found = Dsads(folder=str(tmp_path), sites=sites, group="sensor").open()
+        [recording] = found.recordings
+        assert dict(found.units) == {"acc": "m/s2", "gyro": "rad/s", "mag": "a.u."}
+        for k, modality in enumerate(found.units):
+            official = values()[:, [c + 3 * k + axis for c in first for axis in range(3)]]
+            np.testing.assert_allclose(recording.streams[modality].values, official, rtol=1e-6)
 
 
 def test_files_that_are_not_right_are_named(tmp_path: Path) -> None:
