@@ -35,9 +35,10 @@ class Diary:
         """What the round took on the device of everybody who answered."""
         if clock is None:
             return []
+        down, up = ledger.received(), ledger.sent()
         return clock.round(
             [
-                Used(i, card.device, log, ledger.received(i), ledger.sent(i), card.model)
+                Used(i, card.device, log, down.get(i, 0), up.get(i, 0), card.model)
                 for i, log in self._logs.items()
                 for card in [self._cards[i]]
             ]

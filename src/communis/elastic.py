@@ -27,8 +27,9 @@ def budget(
 ) -> Array:
     """How many groups each device can train in a time: never fewer than its mandatory blocks, never
     more than it owns."""
-    fit = np.floor((seconds - overhead) / per_group * (1 + 1e-9))
-    return np.clip(fit, blocks, owned).astype(int)
+    there = np.asarray(per_group) > 0  # who trains nothing takes no time
+    fit = np.floor((seconds - overhead) / np.where(there, per_group, 1.0) * (1 + 1e-9))
+    return np.clip(np.where(there, fit, owned), blocks, owned).astype(int)
 
 
 def allocate(

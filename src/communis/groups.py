@@ -53,7 +53,10 @@ def divergence(ups: Replies[U], pick: Callable[[U], State]) -> State:
     centre = ups.mean(pick, by=uniform)
 
     def apart(up: U) -> State:
-        off = {path: (tensor - centre[path]).square().sum() for path, tensor in pick(up).items()}
+        off = {
+            path: (tensor - centre[path]).double().square().sum()
+            for path, tensor in pick(up).items()
+        }
         return State({g: torch.stack([off[p] for p in ps]).sum() for g, ps in groups(off).items()})
 
     senders = ups.sum(lambda up: State(dict.fromkeys(groups(pick(up)), torch.ones(()))))

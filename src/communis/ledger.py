@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from communis.exchange import Link, Topology
 from communis.topology import SERVER
@@ -40,13 +40,13 @@ class Ledger:
         self._beside = pool
         self.links += [Link(client, SERVER, count, 0) for client, count in raw_bytes.items()]
 
-    def received(self, client: int) -> int:
-        """All bytes that reached a client."""
-        return sum(x.payload + x.framing for x in self.links if x.receiver == client)
+    def received(self) -> Mapping[int, int]:
+        """All bytes that reached each client or SERVER."""
+        return _summed((x.receiver, x.payload + x.framing) for x in self.links)
 
-    def sent(self, client: int) -> int:
-        """All bytes that left a client."""
-        return sum(x.payload + x.framing for x in self.links if x.sender == client)
+    def sent(self) -> Mapping[int, int]:
+        """All bytes that left them."""
+        return _summed((x.sender, x.payload + x.framing) for x in self.links)
 
     @property
     def bytes_down(self) -> int:
@@ -59,3 +59,10 @@ class Ledger:
     @property
     def bytes_framing(self) -> int:
         return sum(link.framing for link in self.links)
+
+
+def _summed(found: Iterable[tuple[int, int]]) -> Mapping[int, int]:
+    total: dict[int, int] = defaultdict(int)
+    for who, count in found:
+        total[who] += count
+    return total

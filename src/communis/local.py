@@ -55,6 +55,11 @@ class Recipe:
                 f"momentum={self.momentum}, weight_decay={self.weight_decay}"
             )
 
+    def passes(self, samples: int) -> int:
+        """How many windows, counted as often as they are seen, training with so many passes."""
+        wanted = samples * self.epochs
+        return min(wanted, self.max_steps * self.batch) if self.max_steps else wanted
+
     def train(
         self,
         client: Client,

@@ -166,7 +166,7 @@ class Run:
         refused += unscored
         if scores and self.plan.pairs:
             diary.compare(self.servers, received)
-        spent = diary.spent(self._clock, ledger)
+        spent, nothing = diary.spent(self._clock, ledger), 0.0 if self._clock else math.nan
         record = RoundRecord(
             round=round,
             cohort=tuple(cohort),
@@ -176,8 +176,8 @@ class Run:
             bytes_framing=ledger.bytes_framing,
             seconds=trained - start,
             seconds_evaluation=time.perf_counter() - trained,
-            virtual_seconds=max((s.compute + s.down + s.up for s in spent), default=math.nan),
-            virtual_joules=sum(s.joules for s in spent) if spent else math.nan,
+            virtual_seconds=max((s.compute + s.down + s.up for s in spent), default=nothing),
+            virtual_joules=sum((s.joules for s in spent), start=nothing),
             refused=tuple(refused),
             scores=summary(scores),
         )
@@ -225,7 +225,7 @@ class Run:
             server = servers[self.topology.aggregator_of(i)]
             card = self._fleet.whole(i) if whole else self.cards[i]
             flat = wire.flatten(self.method.down(server, card))
-            key = tuple((name, id(t) if t.ndim else t.item()) for name, t in flat.items())
+            key = tuple((name, wire.identity(t)) for name, t in flat.items())
             if key not in known:
                 known[key] = wire.encode(flat), flat  # alive, so that no other tensor gets its id
             messages[i] = known[key][0]

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from communis import CommunisError, FedAvg, Fleet, Plan, Run, Windows
+from communis.availability.online import Online
 from communis.device import ClockConfig, of_fleet
 from communis.methods.centralized import Centralized
 from communis.methods.fedproto import FedProto
 from communis.methods.relief import Relief
+from communis.models.zoo import Architecture
 from communis.tasks import Classification
 from tests.unit.small import TINY
 
@@ -102,6 +104,45 @@ def test_equal_devices_do_not_wait() -> None:
     _, run = second_round(Relief(), equal)
     clock = run.folder.clock().to_pandas()
     assert clock["idle"].to_numpy() == pytest.approx(0, abs=1e-15)
+
+
+def test_a_round_that_nobody_was_online_for_takes_no_time() -> None:
+    fleet = replace(pamap2(), online=Online("iid", share=0.1))
+    with Run(fleet, FedAvg(), Plan(rounds=6, workers=1, eval_every=0)) as run:
+        list(run)
+    empty = [record for record in run.history if not record.cohort]
+    assert empty
+    assert all(record.virtual_seconds == record.virtual_joules == 0 for record in empty)
+    assert all(np.isfinite(record.virtual_seconds) for record in run.history)
+
+
+def test_the_clock_adds_no_path_that_nobody_owns() -> None:
+    """Clients that share no sensor may have encoders of different width; the whole model of each
+    kind, which the clock looks at, is nobody's."""
+    fleet = pamap2()
+    kinds = [TINY] * 4 + [replace(TINY, width=8)] * 4
+    apart = replace(fleet, suites=[("acc",)] * 4 + [("gyro",)] * 4, models=kinds)
+    for method in (FedAvg(), Relief()):
+        timed, plain = apart.bind(method), replace(apart, devices=(), profiles={}).bind(method)
+        assert timed.clock is not None
+        timed.pace(timed.cards[0])
+        assert list(timed.params) == list(plain.params)
+        assert list(method.start_server(timed).w) == list(plain.params)
+
+
+def test_what_a_step_costs_does_not_depend_on_who_is_counted_first() -> None:
+    """A LoRA model merges its weights once per step, whatever the batch."""
+    kind = Architecture("tiny", width=32, fusion="lora", embedding=64, weights="random")
+    fleet = replace(pamap2(windows=2, steps=32, mode="exact"), models=(kind,), suites=[ONE] * 8)
+    client_of = fleet.clients_of.copy()
+    client_of[np.flatnonzero((client_of == 0) & (fleet.windows.split == 0))[1:]] = -1
+    fleet = replace(fleet, client_of=client_of)  # the first client has one window, others two
+    found = []
+    for order in ((0, 1), (1, 0)):
+        bound = fleet.bind(FedAvg())
+        costs = {i: bound.pace(bound.cards[i]).forward for i in order}
+        found.append([costs[0], costs[1]])
+    assert found[0] == found[1]
 
 
 def test_without_devices_there_is_no_clock() -> None:

@@ -749,3 +749,27 @@ def test_tpn_starts_so_that_a_relu_keeps_the_power_of_its_input() -> None:
         assert not bias.any()
         expected = (2 / (weight.shape[1] * weight.shape[3])) ** 0.5
         assert float(weight.std()) == pytest.approx(expected, rel=0.05)
+
+
+def test_an_absent_sensor_whose_encoder_is_frozen_has_no_features_and_no_gradient() -> None:
+    model = network(TINY, {"a": 2, "b": 1})
+    for p in model.encoders["a"].parameters():
+        p.requires_grad_(False)
+    given = batch({"a": 2, "b": 1})
+    absent = replace(given, present={**given.present, "a": torch.zeros(6, dtype=torch.bool)})
+    output = model(absent)
+    assert not output.features["a"].any()
+    output.prediction.sum().backward()
+    assert model.by_path[0]["encoders.b.conv1.weight"].grad is not None
+
+
+def test_zeros_in_place_of_an_absent_sensor() -> None:
+    """With `zero_fill` an encoder is fed zeros; otherwise its features are zero."""
+    model = network(TINY, {"a": 2})
+    given = batch({"a": 2})
+    absent = replace(given, present={"a": torch.zeros(6, dtype=torch.bool)})
+    assert not model(absent).features["a"].any()
+    model.zero_fill = True
+    zeros = replace(given, inputs={"a": torch.zeros_like(given.inputs["a"])})
+    torch.testing.assert_close(model(absent).features["a"], model.encoders["a"](zeros.inputs["a"]))
+    torch.testing.assert_close(model(given).features["a"], model.encoders["a"](given.inputs["a"]))

@@ -132,8 +132,9 @@ def _counted(model: Model, loss: Loss, samples: Samples, without: Modality) -> C
 
 
 def _some(samples: Samples) -> Batch:
-    """The first windows; empty ones where there are none, for a model costs what it costs."""
-    batch = samples.batch(torch.arange(min(WINDOWS, len(samples))))
+    """The first windows, over and over if there are few, and zeros if there are none: what a step
+    costs must not depend on who is looked at first."""
+    batch = samples.batch(torch.arange(WINDOWS if len(samples) else 0) % max(1, len(samples)))
     if len(batch):
         return batch
     inputs, present, target = (

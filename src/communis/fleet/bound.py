@@ -44,7 +44,7 @@ class BoundFleet:
         self._kits: dict[tuple[Architecture, _Shapes], _Kit] = {}
         self._cache: OrderedDict[int, Splits] = OrderedDict()  # least recently used first
         self._cached_bytes = 0
-        self._meter = Meter()
+        self._costs: dict[Model, Cost] = {}
 
     @property
     def task(self) -> Task:
@@ -75,9 +75,9 @@ class BoundFleet:
     def params(self) -> State:
         """The initial value of every path that some client owns. An error where clients disagree on
         a path's shape."""
-        assert self.cards  # they make the kits
         found: dict[str, torch.Tensor] = {}
-        for kit in self._kits.values():
+        own = {id(kit): kit for kit in (self._kit(card.id) for card in self.cards)}
+        for kit in own.values():  # not those of `whole`, which nobody has
             for path in kit.shapes:
                 if path in found and found[path].shape != kit.initial[path].shape:
                     raise CommunisError(
@@ -141,14 +141,17 @@ class BoundFleet:
 
     def _cost(self, card: Card) -> Cost:
         """FLOPs per window of training all that the client owns."""
-        client = self.client(card.id, 0, fresh=True)
-        with self.fleet.streams.torch("clock"):
-            return self._meter.per_window(
-                client.model,
-                lambda output, batch: self.task.loss(output.prediction, batch.target),
-                client.train,
-                key="all",
-            )
+        model = self._kit(card.id).model
+        if model not in self._costs:
+            client = self.client(card.id, 0, fresh=True)
+            with self.fleet.streams.torch("clock"):
+                self._costs[model] = Meter().per_window(
+                    model,
+                    lambda output, batch: self.task.loss(output.prediction, batch.target),
+                    client.train,
+                    key="",
+                )
+        return self._costs[model]
 
     def client(self, id: int, round: int, fresh: bool = False) -> Client:
         """The client, with a scratch model; `fresh`: holding its initial parameters and buffers."""
@@ -194,6 +197,8 @@ class BoundFleet:
 
     def _kit(self, id: int, whole: bool = False) -> _Kit:
         everything = whole or self.method.whole
+        if self.method.whole and any(self.fleet.coarse):
+            raise CommunisError("whole = true needs clients with sensors of one detail")
         kind = self._architecture(id)
         shapes = self.fleet.shapes(len(self.fleet) if everything else id)
         key = kind, tuple(shapes.items())

@@ -19,7 +19,7 @@ from communis.availability.detail import coarse_shape, coarsen
 from communis.availability.online import Online
 from communis.availability.outages import Outages
 from communis.core import CommunisError, Method, Modality
-from communis.device import ClockConfig, DeviceProfile
+from communis.device import ClockConfig, DeviceProfile, of_fleet
 from communis.models.zoo import Architecture
 from communis.partition.natural import by_owner
 from communis.recordings.recording import Array, Kind
@@ -127,7 +127,9 @@ class Fleet:
         for m in windows.modalities:
             found.update(np.ascontiguousarray(windows.inputs[m][some]).tobytes())
         if self.devices:  # a method may go by them
-            found.update(repr((list(self.devices), self.profiles, self.clock)).encode())
+            known = of_fleet(self.devices, self.profiles).values()
+            used = [replace(profile, source="") for profile in known]
+            found.update(repr((list(self.devices), used, self.clock)).encode())
         if outages:
             found.update(repr(list(outages.drop)).encode())
             found.update(outages.trace.digest().encode() if outages.trace else b"")

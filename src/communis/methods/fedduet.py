@@ -57,6 +57,7 @@ class FedDUET(FedAvg):
             raise CommunisError(f"fedduet needs penalty >= 0, got {self.penalty}")
 
     def equip(self, model: Model, task: Task) -> None:
+        super().equip(model, task)
         if self.ut:
             uncertainty.add_heads(model, task)
         if self.dt:

@@ -69,6 +69,8 @@ class FedEL(Averaging, Method[Server, Private, Down, Up]):
         super().__post_init__()
         if not 0 <= self.beta <= 1:
             raise CommunisError(f"fedel needs beta in [0, 1], got {self.beta}")
+        if self.whole and self.ema != "none":
+            raise CommunisError("ema goes by who has a branch, but with whole = true everybody has")
 
     def start_server(self, fleet: FleetView) -> Server:
         paces = {card.id: fleet.pace(card) for card in fleet.cards if card.samples}

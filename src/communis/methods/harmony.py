@@ -117,7 +117,8 @@ class Harmony(Recipe, Method[Server, Private, Down, Up]):
         served = server.served.clone()  # who answered is all that is read of single messages
         served[[card.id for card, _ in ups.each()]] = server.rounds >= self.stage1
         means = ups.mean(lambda up: up.w, by=uniform if self.uniform else presence)
-        return Server(server.w | means, server.rounds + 1, served)
+        w = server.w | means if server.rounds < self.stage1 else server.w
+        return Server(w, server.rounds + 1, served)
 
     def predict(self, client: Client, state: Private, batch: Batch) -> Tensor:
         output = client.model(batch)

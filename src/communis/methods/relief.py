@@ -2,17 +2,20 @@
 
 Names follow the paper: w the model in groups j (groups.py): the fusion's blocks A_m, its shared
 part B, layers of encoders and head; M_n a device's modalities, G_n the groups that it can use, S_n
-those that it trains, k_n how many; d_j how far apart those are who trained a group, dbar_j the
-same smoothed; tau_n seconds per group, T_o seconds besides, T the target T*.
+those that it trains, k_n how many; d_j how far apart those are who trained a group, dbar_j the same
+smoothed; tau_n seconds per group, T_o seconds besides, T the target T*.
 
-Deviation: T* "by binary search to minimise the longest round" always ends at the mandatory blocks
-    alone. Ours is the least that lets every device train max(|M_n|, ceil(coverage |G_n|)) groups:
-    coverage = 0 is the paper's rule, 1 trains everything; or it is given in `seconds`.
-Deviation: Equations 4 and 5 run over those who trained the group in this round. With fewer than two
-    dbar_j stays; a group that never had two, such as one device's own, counts as the median.
-Deviation: values travel instead of differences (the server knows what it sent), and M_n does not:
-    it is on the client's card.
-Deviation: devices without a profile count as equally fast.
+Deviation: T* "by binary search to minimise the longest round" leaves the slowest device its
+    mandatory blocks alone. Ours is the least that lets all train max(|M_n|, ceil(coverage |G_n|))
+    groups: coverage = 0 is the paper's rule, 1 trains everything; or it is given in `seconds`.
+    tau_n shares the forward pass among all groups, so who trains few of them takes longer than T*.
+Deviation: Equations 4 and 5, and the mean of the head, run over those who trained the group in this
+    round. With fewer than two dbar_j stays; a group that never had two, such as one device's own,
+    counts as the median. With partial participation only the first cohort trains everything.
+Deviation: a device gets and runs G_n, not the whole model on zeros. Values travel instead of
+    differences (the server knows what it sent); S_n is told by their names, M_n by the card.
+Deviation: with random allocation devices draw S_n themselves, of the size that they are told.
+Deviation: devices without a profile count as equally fast; coverage cuts among equal ones too.
 """
 
 from __future__ import annotations
@@ -30,7 +33,6 @@ from communis.core import Card, Client, CommunisError, FleetView, Method, Replie
 from communis.groups import divergence, groups
 from communis.local import Recipe
 from communis.methods.fedavg import Up, w_of
-from communis.recordings.recording import Array
 from communis.state import State
 
 A, B = "fusion.blocks.", "fusion.shared."
@@ -69,30 +71,30 @@ class Relief(Recipe, Method[Server, State, Down, Up]):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.coverage <= 1 or not 0 < self.gamma <= 1:
-            found = f"coverage={self.coverage}, gamma={self.gamma}"
-            raise CommunisError(f"coverage must be in [0, 1] and gamma in (0, 1], got {found}")
+            found = f"coverage {self.coverage} and gamma {self.gamma}"
+            raise CommunisError(f"{found}: they must be in [0, 1] and (0, 1]")
         if not 0 <= self.overhead <= self.seconds:
-            found = f"overhead={self.overhead}, seconds={self.seconds}"
-            raise CommunisError(f"overhead must be at least 0 and at most seconds, got {found}")
+            raise CommunisError(f"overhead must be in [0, {self.seconds}], got {self.overhead}")
 
     def start_server(self, fleet: FleetView) -> Server:
         if not any(path.startswith(A) for path in fleet.params):
             raise CommunisError("relief needs a model whose fusion has a block per modality (cnn)")
         return Server(fleet.params, State(), torch.from_numpy(self._budgets(fleet)), 0)
 
-    def _budgets(self, fleet: FleetView) -> Array:
+    def _budgets(self, fleet: FleetView) -> elastic.Array:
         """Equation 7."""
         G_n = np.array([len(groups(card.params)) for card in fleet.cards])
         M_n = np.array([len(card.modalities) for card in fleet.cards])
         pace = [fleet.pace(card) for card in fleet.cards]
-        windows = np.array([max(card.samples, 1) * self.epochs for card in fleet.cards])
-        tau_n = windows * [p.forward / n + p.group for p, n in zip(pace, G_n, strict=True)]
-        least = elastic.least(self.coverage if self.elastic else 1.0, M_n, G_n)
+        windows = np.array([self.passes(card.samples) for card in fleet.cards])
+        forward, group = windows * np.array([(p.forward, p.group) for p in pace]).T
+        tau_n = forward / G_n + group
+        least = np.where(windows > 0, elastic.least(self.coverage, M_n, G_n), 0)
         T = self.seconds or elastic.target(tau_n, least, self.overhead)
-        late = np.flatnonzero(self.overhead + tau_n * M_n > T * (1 + 1e-9)).tolist()
-        if late and self.elastic:
-            log.warning("clients %s cannot train even their fusion blocks in %g s: they do so all "
-                        "the same, and every round waits for them", late, T)  # fmt: skip
+        late = np.flatnonzero(self.overhead + forward + M_n * group > T).tolist()
+        if late and self.elastic and self.seconds:
+            log.warning("clients %s need longer than %g s for their fusion blocks alone: they train"
+                        " these, and every round waits for them", late, T)  # fmt: skip
         return elastic.budget(T, tau_n, M_n, G_n, self.overhead) if self.elastic else G_n
 
     def start_client(self, client: Client) -> State:
@@ -116,6 +118,7 @@ class Relief(Recipe, Method[Server, State, Down, Up]):
         if self.allocation == "random":
             chosen = client.generator("allocation").permutation(len(owned))[: len(chosen)]
         S_n = [path for i, paths in enumerate(owned.values()) if i in chosen for path in paths]
+        client.log.update({f"trained/{j}": 1.0 for j in groups(S_n)})
         self.train(client, paths=S_n)
         return State.buffers(client.model), Up(w=State.of(client.model, S_n))
 
@@ -138,8 +141,8 @@ class Relief(Recipe, Method[Server, State, Down, Up]):
         return Server(server.w | means, State(dbar), server.k, server.round + 1)
 
     def notes(self, server: Server) -> dict[str, float]:
-        budgets = {f"budget/{n}": float(k) for n, k in enumerate(server.k)}
-        return budgets | {f"divergence/{j}": float(d) for j, d in server.dbar.items()}
+        notes = {f"budget/{n}": float(k) for n, k in enumerate(server.k)}
+        return notes | {f"divergence/{j}": float(d) for j, d in server.dbar.items()}
 
 
 def _weight(card: Card, path: str) -> float:

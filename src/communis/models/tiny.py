@@ -8,7 +8,7 @@ channels. It learns without labels, by filling in patches that were hidden from 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from communis.core import CommunisError, Modality
 from communis.models.encoders import Encoder, positions
-from communis.models.lora import LoRALinear, frozen
+from communis.models.lora import LoRALinear
 from communis.models.network import initialise
 from communis.recordings.recording import Array
 from communis.recordings.samples import Scale, filled, summed
@@ -44,8 +44,7 @@ M = TypeVar("M", bound=nn.Module)
 
 class Backbone(Encoder):
     """Patches as tokens with sinusoidal positions, pre-norm attention blocks; the mean over patches
-    and then over channels, as z-scores by the windows of pretraining: most of it is the same for
-    all windows, and layers behind would take long to see the rest."""
+    and then over channels."""
 
     shortest = PATCH
     features = WIDTH
@@ -55,19 +54,10 @@ class Backbone(Encoder):
         self.embed = nn.Linear(PATCH, WIDTH)
         self.blocks = nn.ModuleList([Block() for _ in range(BLOCKS)])
         self.norm = nn.LayerNorm(WIDTH)
-        self.mean, self.deviation = frozen(torch.zeros(WIDTH)), frozen(torch.ones(WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = self.attend(self.embed(patched(x)))
-        features = tokens.mean(1).view(len(x), -1, WIDTH).mean(1)
-        return (features - self.mean) / self.deviation
-
-    @torch.no_grad()
-    def measure(self, batches: Iterable[Tensor]) -> None:
-        """From now on features of windows like these have mean zero and deviation one."""
-        found = torch.cat([self(x) for x in batches])
-        self.mean.copy_(found.mean(0))
-        self.deviation.copy_(found.std(0) + 1e-3)
+        return tokens.mean(1).view(len(x), -1, WIDTH).mean(1)
 
     def attend(self, tokens: Tensor) -> Tensor:
         tokens = tokens + positions(tokens.shape[1], WIDTH).to(tokens)
@@ -182,8 +172,6 @@ def pretrain(
         optimiser.step()
         schedule.step()
         told(step, float(loss.detach()))
-    some = streams.generator("pretrain/measure")
-    model.backbone.measure(source.draw(i, 8 * batch, some)[0] for i in range(len(source.names)))
     state = {path: t.detach().clone() for path, t in model.backbone.state_dict().items()}
     return Pretrained(State(state), before, model.error(held_out))
 

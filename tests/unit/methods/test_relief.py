@@ -249,8 +249,38 @@ def test_a_device_that_cannot_meet_the_target_trains_its_blocks_and_it_is_said(
     with caplog.at_level(logging.WARNING, "communis"):
         bound = uneven().bind(method)
         assert method.start_server(bound).k.tolist() == [2, 2, 1]
-    assert "clients [0, 1, 2] cannot train even their fusion blocks in 1e-12 s" in caplog.text
+    assert "clients [0, 1, 2] need longer than 1e-12 s for their fusion blocks" in caplog.text
     assert Relief(seconds=1e9).start_server(bound).k.tolist() == [8, 8, 5]
+
+
+def test_a_device_that_needs_longer_than_its_share_of_the_forward_pass_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its one block takes the whole forward pass besides, though k_n is reckoned with a share."""
+    bound = uneven().bind(Relief())
+    pace, windows = bound.pace(bound.cards[2]), bound.cards[2].samples
+    needs = windows * (pace.forward + pace.group)
+    for seconds, told in ((0.99 * needs, True), (1.01 * needs, False)):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "communis"):
+            Relief(seconds=seconds).start_server(bound)
+        assert ("clients [2] need longer" in caplog.text) == told
+
+
+def test_budgets_go_by_the_windows_that_are_really_passed() -> None:
+    """With one step a round, 2 and 6 windows take the same time; without epochs nothing does."""
+    one_step = devices(fleet(((0, 1), (0, 1, 2, 0, 1, 2)), [ACC] * 2), *["relief-low"] * 2)
+    bound = one_step.bind(Relief())
+    assert Relief(max_steps=1, batch=2).start_server(bound).k.tolist() == [3, 3]
+    assert Relief().start_server(bound).k.tolist() == [5, 3]
+    assert Relief(epochs=0).start_server(bound).k.tolist() == [5, 5]
+
+
+def test_a_client_without_windows_sets_no_target() -> None:
+    idle = devices(fleet((*THREE, ()), (*SUITES, ACC)), *["relief-full"] * 3, "relief-low")
+    busy = devices(fleet(THREE, SUITES), *["relief-full"] * 3)
+    alone = Relief().start_server(busy.bind(Relief())).k.tolist()
+    assert Relief().start_server(idle.bind(Relief())).k.tolist()[:3] == alone
 
 
 def test_a_modality_with_one_holder_counts_as_the_median_and_trains() -> None:
