@@ -20,7 +20,8 @@ import torch
 @dataclass(frozen=True)
 class Streams:
     """`seed` drives everything; streams in use: data, world, split, partition, roles, suites,
-    models, dropout, drop, build, init, online, participation, batches, client, evaluation."""
+    models, dropout, drop, build, init, online, participation, batches, client, evaluation,
+    allocation, clock, pretrain, frozen."""
 
     seed: int = 0
 

@@ -43,7 +43,7 @@ def test_every_method_is_found_under_its_file_name(name: str) -> None:
     assert issubclass(found, Method)
     assert dataclasses.is_dataclass(found)
     assert found.__module__ == f"communis.methods.{name}"
-    assert found.__name__.lower() == name
+    assert found.__name__.lower() == name.replace("_", "")
 
 
 @pytest.mark.parametrize("name", names("data"))

@@ -126,6 +126,9 @@ class Fleet:
         some = [0, len(windows) // 2, len(windows) - 1]
         for m in windows.modalities:
             found.update(np.ascontiguousarray(windows.inputs[m][some]).tobytes())
+        for kind in dict.fromkeys(self.models):
+            if isinstance(kind, Architecture) and kind.weights:
+                found.update(kind.digest.encode())
         if self.devices:  # a method may go by them
             known = of_fleet(self.devices, self.profiles).values()
             used = [replace(profile, source="") for profile in known]

@@ -33,6 +33,7 @@ from communis.core import Card, Client, CommunisError, FleetView, Method, Replie
 from communis.groups import divergence, groups
 from communis.local import Recipe
 from communis.methods.fedavg import Up, w_of
+from communis.recordings.recording import Array
 from communis.state import State
 
 A, B = "fusion.blocks.", "fusion.shared."
@@ -55,8 +56,7 @@ class Down:
 
 @dataclass(frozen=True)
 class Relief(Recipe, Method[Server, State, Down, Up]):
-    """Each group is averaged among those who trained it, and slow devices train fewer: the ones on
-    which clients disagree most."""
+    """Groups are averaged among those who trained them; slow devices train the disputed ones."""
 
     partial = True
     elastic: bool = True  # False (V1): everybody trains all it can use
@@ -81,7 +81,7 @@ class Relief(Recipe, Method[Server, State, Down, Up]):
             raise CommunisError("relief needs a model whose fusion has a block per modality (cnn)")
         return Server(fleet.params, State(), torch.from_numpy(self._budgets(fleet)), 0)
 
-    def _budgets(self, fleet: FleetView) -> elastic.Array:
+    def _budgets(self, fleet: FleetView) -> Array:
         """Equation 7."""
         G_n = np.array([len(groups(card.params)) for card in fleet.cards])
         M_n = np.array([len(card.modalities) for card in fleet.cards])
