@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from communis import config as configs
 from communis.backends.machine import one_thread
+from communis.core import CommunisError
 from communis.models import tiny
 from communis.runfolder import replace_file
 from communis.streams import Streams
@@ -35,6 +36,8 @@ def pretrain(
 
     Example: communis pretrain --on usc_had --output tiny.safetensors
     """
+    if output.is_dir() or not output.absolute().parent.is_dir():
+        raise CommunisError(f"--output {output}: expected a file, in a folder that exists")
     streams = Streams(seed)
     windows = configs.bare({"name": on}, settings or ()).make_source().load(streams)
     # One thread, so that a seed gives the same file whatever the number of cores.
@@ -46,7 +49,8 @@ def pretrain(
             steps,
             told=lambda step, loss: bar.update(task, completed=step, loss=f"loss {loss:.3f}"),
         )
-    about = {"data": on, "seconds": windows.seconds, "steps": steps, "seed": seed}
+    about = {"data": on, "window": windows.seconds, "steps": steps, "seed": seed}
+    about |= {"settings": list(settings or ())}
     replace_file(output, made.packed(**about))
     if json:
         found = {"before": made.before, "after": made.after, "file": str(output)}
@@ -56,7 +60,7 @@ def pretrain(
         f"{made.after:.3f} after {steps} steps (guessing the mean: 1)",
         soft_wrap=True,
     )
-    if made.after >= made.before:
+    if not made.after < made.before:
         err.print("it has learned nothing: take more --steps or other data", style="yellow")
     out.print(f"wrote {output}; use it with --set fleet.weights={output}", soft_wrap=True)
 

@@ -8,6 +8,7 @@ neither averaged as if they were seeds nor paired with each other.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,9 @@ from communis.metrics.estimate import Estimate, better, ranked, verdict
 from communis.metrics.selection import SELECTS, Select
 
 BASE = "fedavg"  # the plainest method
+
+
+LONGEST = 60  # characters of a label that says in what settings runs differ
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,14 @@ def _labelled(runs: Sequence[Finished]) -> list[Finished]:
         differ = sorted({key for some in cells(group).values() for key in _differing(some)})
         for run in group:
             about = ", ".join(f"{k.removeprefix('method.')}={run.settings.get(k)}" for k in differ)
+            about = about if len(about) <= LONGEST else _home(run.path)
             labels[run.path] = f"{method} ({about})" if differ else method
     return [replace(run, label=labels[run.path]) for run in runs]
+
+
+def _home(path: Path) -> str:
+    """The folder that tells a run from others: its own, or that of its comparison."""
+    return path.parent.parent.name if re.fullmatch(r"seed\d+", path.name) else path.name
 
 
 def _differing(runs: Sequence[Finished]) -> set[str]:
@@ -195,18 +205,20 @@ def cost(group: Sequence[Finished]) -> Cost:
     )
 
 
+def comparable(one: Finished, other: Finished) -> bool:
+    """Whether a difference of two runs means something. A setting that an older run does not know
+    yet makes no difference."""
+    return all(other.bench.get(key, value) == value for key, value in one.bench.items())
+
+
 def judge(
     group: Sequence[Finished], best: Sequence[Finished], difference: Estimate, metric: str
 ) -> str:
     """The verdict on a method against the best one; empty for the best itself, if it has a mean."""
     if group is best and math.isfinite(difference.mean):
         return ""
-    mine, theirs = ({run.place: run.bench for run in runs} for runs in (group, best))
-    benches = [(bench, theirs.get(place, {})) for place, bench in mine.items()]
-    # A setting that an older run does not know yet makes no difference.
-    if any(
-        other.get(key, value) != value for bench, other in benches for key, value in bench.items()
-    ):
+    theirs = {run.place: run for run in best}
+    if not all(comparable(run, theirs.get(run.place, run)) for run in group):
         return "other data, fleet or run: not comparable"
     return verdict(difference, metric)
 

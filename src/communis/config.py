@@ -84,8 +84,9 @@ class Config:
         for key, name in folders.items():
             if not usable_name(name):
                 raise SchemaError(f"{key}: {name!r} cannot be the name of a folder")
-        if self.seed < 0:
-            raise SchemaError(f"seed: must be at least 0, got {self.seed}")
+        for key in ("seed", "target"):
+            if getattr(self, key) < 0:
+                raise SchemaError(f"{key}: must be at least 0, got {getattr(self, key)}")
         named = {"data": self.data, "method": self.method}
         named |= {f"variants.{name}": settings for name, settings in self.variants.items()}
         for key, table in named.items():

@@ -68,6 +68,8 @@ class Finished:
             items = content.items() if isinstance(content, Mapping) else [("", content)]
             for key, value in items:
                 flat[f"{table}.{key}".rstrip(".")] = json.dumps(value, default=str)
+        for key, content in self.fleet.get("brought", {}).items():  # what counts is in the file
+            flat[f"fleet.{key}"] = json.dumps(content, sort_keys=True)
         return {k: v for k, v in flat.items() if k not in _FREE and not k.startswith("levels.")}
 
     @cached_property

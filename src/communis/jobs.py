@@ -14,7 +14,7 @@ import typer
 from communis.compare import collect, metrics
 from communis.config import Config, load, usable_name
 from communis.core import CommunisError
-from communis.finished import Finished
+from communis.finished import Finished, read
 from communis.fleet import Fleet
 from communis.metrics.selection import Select
 from communis.report import page
@@ -85,6 +85,11 @@ def prepare(jobs: Sequence[Job], fresh: bool) -> None:
             raise CommunisError(
                 f"{job.folder} holds results of other settings: choose another --name, "
                 "or remove them with --fresh"
+            )
+        if job.done and read(job.folder).fleet.get("brought", {}) != job.config.fleet.brought():
+            raise CommunisError(
+                f"{job.folder} holds results with other device profiles or pretrained weights than "
+                "are in these files now: choose another --name, or remove them with --fresh"
             )
     for job in jobs:
         job.folder.mkdir(parents=True, exist_ok=True)

@@ -50,3 +50,16 @@ def one_size(sizes: Iterable[int], method: str) -> int:
             "one model in [fleet] models"
         )
     return found[0]
+
+
+def blocks(fleet: FleetView, method: str) -> None:
+    if not any(path.startswith("fusion.blocks.") for path in fleet.params):
+        raise CommunisError(
+            f"{method} needs a model whose fusion has a block per modality, such as lite or cnn"
+        )
+
+
+def devices(fleet: FleetView, what: str) -> None:
+    without = [card.id for card in fleet.cards if not card.device]
+    if without:
+        raise CommunisError(f"{what} needs a device in every role; clients {without} have none")

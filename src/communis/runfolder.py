@@ -129,8 +129,8 @@ class RunFolder:
             )
         if about["experiment"] != experiment:
             raise CommunisError(
-                f"{self.path} holds a run of another experiment (method, fleet or seed differ): "
-                "choose another folder, or run it as it was"
+                f"{self.path} holds a run of another experiment (method, fleet, device profiles, "
+                "weights or seed differ): choose another folder, or run it as it was"
             )
         self._forget_after(about["round"])
         return Checkpoint(about["round"], tensors)

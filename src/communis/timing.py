@@ -13,7 +13,8 @@ from statistics import fmean
 
 import pandas as pd
 
-from communis.compare import averaged, cells, grouped, plainest, ranking, scored
+from communis.compare import averaged, cells, comparable, grouped, plainest, ranking, scored
+from communis.core import CommunisError
 from communis.finished import Finished
 from communis.metrics.estimate import Estimate, better
 from communis.metrics.selection import Select
@@ -62,6 +63,8 @@ def timing(
     """Means over cells seed by seed, then over seeds. target: if 0 the one that the runs name, else
     the highest multiple of STEP that the mean curve of every method reached in every cell. None if
     there is neither a clock nor a target."""
+    if not math.isfinite(target):
+        raise CommunisError(f"target: expected a finite number, got {target}")
     runs = scored(runs)
     groups, places = grouped(runs), cells(runs)
     target = target or _named(runs)
@@ -75,7 +78,7 @@ def timing(
             method=name,
             seconds=_estimate(pace[name], places),
             joules=_estimate(_by_run(groups[name], _round_joules), places),
-            speedup=_speedup(pace[name], pace.get(base, {})),
+            speedup=_speedup(groups[name], groups.get(base, [])),
             until=to_target(groups[name], metric, target, places),
         )
         for name in ranking(runs, metric, select)[0]
@@ -163,7 +166,14 @@ def _base(runs: Sequence[Finished], pace: Mapping[str, ByRun]) -> str:
     return plain or max(clocked, key=lambda name: clocked[name], default="")
 
 
-def _speedup(own: ByRun, base: ByRun) -> Estimate:
-    """How many rounds a method does in the time of one of the base."""
-    both = own.keys() & base.keys()
-    return _estimate({key: base[key] / own[key] if own[key] > 0 else math.nan for key in both})
+def _speedup(group: Sequence[Finished], base: Sequence[Finished]) -> Estimate:
+    """How many rounds a method does in the time of one of the base, on the same devices."""
+    theirs = {(run.seed, run.place): run for run in base}
+    pairs = [(run, theirs[run.seed, run.place]) for run in group if (run.seed, run.place) in theirs]
+    found = {
+        (run.seed, run.place): _round_seconds(other) / own if own > 0 else math.nan
+        for run, other in pairs
+        for own in [_round_seconds(run)]
+        if comparable(run, other)
+    }
+    return _estimate(found)

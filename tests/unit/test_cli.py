@@ -17,7 +17,7 @@ import pytest
 
 from communis import CommunisError, Fleet
 from communis.cli import main
-from communis.compare import collect
+from communis.compare import collect, comparable
 from communis.config import Config
 from communis.metrics.selection import Select
 from communis.report.words import counts
@@ -72,6 +72,41 @@ def test_compare_continues_and_refuses_other_settings(
     assert call(monkeypatch, *arguments, "--set", "method.lr=0.2") == 2
     assert "--fresh" in capsys.readouterr().err
     assert call(monkeypatch, *arguments, "--set", "method.lr=0.2", "--fresh", "--quiet") == 0
+
+
+def test_compare_does_not_mix_results_of_devices_that_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file of profiles may have been measured again since; who wrote it makes no difference."""
+    devices, file = tmp_path / "devices.toml", tmp_path / "fleet.toml"
+    text = "[d]\nflops = 1e9\npower_active = 1.0\npower_idle = 0.1\npower_radio = 0.5\n"
+    devices.write_text(text + "up = 1e6\ndown = 1e6\nsource = 'one'\n", "utf-8")
+    file.write_text(
+        f"""name = "timed"
+        [data]
+        name = "synthetic"
+        [fleet]
+        profiles = "{devices}"
+        roles = [{{ modalities = ["m0", "m1"], count = 10, device = "d" }}]
+        """,
+        "utf-8",
+    )
+    small = ["--set", "run.rounds=1", "--set", "data.windows=6", "--set", "data.steps=16"]
+    one = ["compare", "fedavg", "--on", str(file), "--into", str(tmp_path), "--name", "c"]
+    arguments = [*one, "--seeds", "1", "--quiet", *small]
+    assert call(monkeypatch, *arguments) == 0
+    devices.write_text(devices.read_text("utf-8").replace("'one'", "'other'"), "utf-8")
+    assert call(monkeypatch, *arguments) == 0
+    devices.write_text(devices.read_text("utf-8").replace("1e9", "4e9"), "utf-8")
+    assert call(monkeypatch, *arguments) == 2
+    assert "other device profiles or pretrained weights" in capsys.readouterr().err
+    assert call(monkeypatch, *arguments, "--name", "d") == 0
+    first, second = (collect([tmp_path / home])[0] for home in "cd")
+    assert not comparable(first, second)
+    assert {run.method for run in collect([tmp_path / "c", tmp_path / "d"])} == {
+        "fedavg (c)",
+        "fedavg (d)",
+    }
 
 
 def test_results_of_an_older_version_are_continued(

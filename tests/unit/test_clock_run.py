@@ -1,4 +1,4 @@
-"""The device clock in a run: the paper's fleet on the paper's shapes, as the spec reckons it."""
+"""The device clock in a run: the paper's fleet on the paper's shapes, in closed form."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from communis import CommunisError, FedAvg, Fleet, Plan, Run, Windows
 from communis.availability.online import Online
 from communis.device import ClockConfig, of_fleet
+from communis.local import Recipe
 from communis.methods.centralized import Centralized
 from communis.methods.fedproto import FedProto
 from communis.methods.relief import Relief
@@ -68,7 +69,7 @@ def test_speedups_of_flop_prop_are_those_of_the_closed_form() -> None:
 
 
 def test_bytes_of_the_paper_fleet() -> None:
-    """What each device type owns is what the spec counts: 321,072, 166,448 and 86,576 bytes."""
+    """What each device type owns by hand: 321,072, 166,448 and 86,576 bytes."""
     _, run = second_round(Relief(elastic=False), pamap2())
     links = run.links()
     up = links[(links["round"] == 2) & (links["receiver"] == -1)].set_index("sender")["payload"]
@@ -77,13 +78,28 @@ def test_bytes_of_the_paper_fleet() -> None:
 
 
 def test_speedups_of_exact_are_larger_because_absent_branches_cost_nothing() -> None:
-    """The spec expects about 4.1 and 6."""
+    """The slowest device has one of four sensors, so about a quarter of the work."""
     fleet = pamap2(mode="exact")
     fedavg, _ = second_round(FedAvg(whole=True, uniform=True), fleet)
     v1, _ = second_round(Relief(elastic=False), fleet)
     relief, _ = second_round(Relief(), fleet)
     assert fedavg / v1 == pytest.approx(4.1, abs=0.4)
     assert fedavg / relief > fedavg / v1
+
+
+def test_exact_goes_by_which_groups_are_trained() -> None:
+    """Both convolutions of the slowest device and its block, or only what lies behind them."""
+    fleet = pamap2(mode="exact")
+    whole, _ = second_round(FedAvg(whole=True, uniform=True), fleet)
+    bound = fleet.bind(FedAvg())
+    found = []
+    for layers in (("conv1", "conv2", "blocks"), ("blocks", "shared", "head")):
+        client = bound.client(7, 1, fresh=True)
+        trained = [p for p in client.card.params if any(name in p for name in layers)]
+        Recipe().train(client, paths=trained)
+        flops = client.log["flops_forward"] + client.log["flops_backward"]
+        found.append(whole / (flops / 5e12))
+    assert found == pytest.approx([3.9, 10.6], abs=0.05)
 
 
 def test_the_record_is_the_slowest_device_and_everybodys_joules() -> None:

@@ -1,4 +1,4 @@
-"""How many groups a device trains, and which: the spec's checks 5 and 6."""
+"""How many groups a device trains, and which."""
 
 from __future__ import annotations
 

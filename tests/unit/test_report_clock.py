@@ -185,7 +185,7 @@ def test_everybody_trained_everything(tmp_path: Path) -> None:
     assert allocation.section([whole]) == ""
     part = small(tmp_path, {"log": [both, trained(0, "fusion.blocks.mag")]})
     text = allocation.section([whole, part])
-    assert "With fedavg all of them trained" in text
+    assert "With fedavg every owner trained every group" in text
     assert ["fusion.blocks.mag", "100%", "50%"] in lines_of(text)
 
 

@@ -247,3 +247,19 @@ def test_the_terminal_stays_within_its_width(home: Path) -> None:
     for word in ("speedup against fedavg", "2.50 ± 0.71 x", "to accuracy 0.65", "2 of 2"):
         assert word in text
     assert "only ratios mean something" in " ".join(text.split())
+
+
+def test_runs_on_other_devices_have_no_speedup(tmp_path: Path) -> None:
+    """They differ in more than the method."""
+    write(tmp_path, "fedavg", 0, [0.5], 4.0)
+    folder = write(tmp_path, "relief", 0, [0.5], 2.0)
+    config = folder / "config.toml"
+    text = config.read_text("utf-8")
+    config.write_text(text + '\n[clock]\nmode = "exact"\n', "utf-8")
+    other = next(p for p in tmp_path.rglob("config.toml") if p != config)
+    other.write_text(other.read_text("utf-8") + '\n[clock]\nmode = "flop_prop"\n', "utf-8")
+    times = timing(collect([tmp_path]), "accuracy")
+    assert times is not None
+    speedups = {row.method: row.speedup.mean for row in times.rows}
+    assert speedups["fedavg"] == 1.0
+    assert math.isnan(speedups["relief"])

@@ -1,4 +1,4 @@
-"""Uncertainty as temperature: closed forms of the spec."""
+"""Uncertainty as temperature: closed forms."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from communis.device.clock import Clock, ClockConfig, Spent, Used, Whole
 from communis.device.flops import Cost, Meter, forward_flops
-from communis.device.profiles import PRESETS, DeviceProfile, find, load, of_fleet, write
+from communis.device.profiles import PRESETS, DeviceProfile, find, load, of_fleet, told, write
 
 __all__ = [
     "PRESETS",
@@ -18,5 +18,6 @@ __all__ = [
     "forward_flops",
     "load",
     "of_fleet",
+    "told",
     "write",
 ]

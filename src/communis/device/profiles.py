@@ -20,7 +20,7 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -118,6 +118,12 @@ def of_fleet(
             "device, or none"
         )
     return {name: find(name, measured) for name in sorted(set(devices))}
+
+
+def told(profiles: Mapping[str, DeviceProfile]) -> dict[str, dict[str, Any]]:
+    """What profiles say, without where it comes from: that changes no result."""
+    found = {name: asdict(profile) for name, profile in sorted(profiles.items())}
+    return {name: {k: v for k, v in one.items() if k != "source"} for name, one in found.items()}
 
 
 def load(path: Path) -> dict[str, DeviceProfile]:

@@ -13,6 +13,7 @@ import torch
 
 from communis.core import Card, Client, CommunisError, Modality, Model, Pace, Task
 from communis.device import Clock, Cost, Meter, Whole, forward_flops, of_fleet
+from communis.fleet.brought import brought
 from communis.fleet.description import AnyMethod, Fleet, Splits
 from communis.groups import groups
 from communis.models.network import initialise
@@ -96,6 +97,7 @@ class BoundFleet:
             "labels": list(self.fleet.windows.labels),
             "notes": list(self.fleet.windows.notes),
             "pooled": self.fleet.pooled,
+            "brought": brought(self.fleet.devices, self.fleet.profiles, self.fleet.models),
             "clients": [
                 {
                     "id": card.id,

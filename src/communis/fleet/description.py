@@ -19,7 +19,8 @@ from communis.availability.detail import coarse_shape, coarsen
 from communis.availability.online import Online
 from communis.availability.outages import Outages
 from communis.core import CommunisError, Method, Modality
-from communis.device import ClockConfig, DeviceProfile, of_fleet
+from communis.device import ClockConfig, DeviceProfile
+from communis.fleet.brought import brought
 from communis.models.zoo import Architecture
 from communis.partition.natural import by_owner
 from communis.recordings.recording import Array, Kind
@@ -126,13 +127,8 @@ class Fleet:
         some = [0, len(windows) // 2, len(windows) - 1]
         for m in windows.modalities:
             found.update(np.ascontiguousarray(windows.inputs[m][some]).tobytes())
-        for kind in dict.fromkeys(self.models):
-            if isinstance(kind, Architecture) and kind.weights:
-                found.update(kind.digest.encode())
-        if self.devices:  # a method may go by them
-            known = of_fleet(self.devices, self.profiles).values()
-            used = [replace(profile, source="") for profile in known]
-            found.update(repr((list(self.devices), used, self.clock)).encode())
+        if other := brought(self.devices, self.profiles, self.models):
+            found.update(repr((list(self.devices), other, self.clock)).encode())
         if outages:
             found.update(repr(list(outages.drop)).encode())
             found.update(outages.trace.digest().encode() if outages.trace else b"")

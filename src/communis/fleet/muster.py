@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from communis.availability.roles import Role, cast, client_types
 from communis.availability.suites import Suites
 from communis.availability.trace import Trace
 from communis.core import CommunisError, Modality
+from communis.fleet.brought import brought
 from communis.fleet.description import Fleet, Normalise
 from communis.models.zoo import ZOO, Architecture, architecture
 from communis.partition.settings import Partition
@@ -75,8 +77,9 @@ class FleetConfig:
         clients = int(client_of.max()) + 1
         roles = self._cast(windows, client_of, clients, streams)
         suites = [role.suite for role in roles]
-        measured = device.load(Path(self.profiles)) if self.profiles else {}
-        profiles = device.of_fleet([role.device for role in roles], measured)
+        profiles = device.of_fleet([role.device for role in roles], self._measured())
+        if self.profiles and not profiles:
+            raise CommunisError(f"profiles = {self.profiles!r}, but no role names a device")
         coarse = [role.detail == "coarse" for role in roles]
         devices = [role.device for role in roles]
         return Fleet(
@@ -91,6 +94,21 @@ class FleetConfig:
             profiles=profiles,
             outages=self._outages(windows, client_of, suites, roles, streams),
             online=self.online,
+        )
+
+    def brought(self) -> dict[str, Any]:
+        """What comes from other files, by content; see brought.py."""
+        devices = [role.device for role in self.roles if role.count]
+        names = [*self.models, *(role.model for role in self.roles if role.model)]
+        return brought(devices, self._measured(), self._kinds(names))
+
+    def _measured(self) -> Mapping[str, device.DeviceProfile]:
+        return device.load(Path(self.profiles)) if self.profiles else {}
+
+    def _kinds(self, names: Sequence[str]) -> tuple[str | Architecture, ...]:
+        return tuple(
+            architecture(name, weights=self.weights) if ZOO[name].pretrained else name
+            for name in names
         )
 
     def _cast(
@@ -119,10 +137,7 @@ class FleetConfig:
         if any(role.model for role in roles):
             spread = dealt if len(dealt) > 1 else dealt * len(roles)
             dealt = tuple(role.model or own for role, own in zip(roles, spread, strict=True))
-        return tuple(
-            architecture(name, weights=self.weights) if ZOO[name].pretrained else name
-            for name in dealt
-        )
+        return self._kinds(dealt)
 
     def _outages(
         self,

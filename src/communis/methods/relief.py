@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from communis import elastic
+from communis import elastic, needs
 from communis.core import Card, Client, CommunisError, FleetView, Method, Replies, uniform
 from communis.groups import divergence, groups
 from communis.local import Recipe
@@ -71,14 +71,14 @@ class Relief(Recipe, Method[Server, State, Down, Up]):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.coverage <= 1 or not 0 < self.gamma <= 1:
-            found = f"coverage {self.coverage} and gamma {self.gamma}"
-            raise CommunisError(f"{found}: they must be in [0, 1] and (0, 1]")
+            raise CommunisError(f"coverage and gamma are shares, got {self.coverage}, {self.gamma}")
         if not 0 <= self.overhead <= self.seconds:
-            raise CommunisError(f"overhead must be in [0, {self.seconds}], got {self.overhead}")
+            raise CommunisError(f"0 <= overhead <= seconds, got {self.overhead}, {self.seconds}")
 
     def start_server(self, fleet: FleetView) -> Server:
-        if not any(path.startswith(A) for path in fleet.params):
-            raise CommunisError("relief needs a model whose fusion has a block per modality (cnn)")
+        needs.blocks(fleet, "relief")
+        if self.seconds:
+            needs.devices(fleet, "relief's seconds")
         return Server(fleet.params, State(), torch.from_numpy(self._budgets(fleet)), 0)
 
     def _budgets(self, fleet: FleetView) -> Array:

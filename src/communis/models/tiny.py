@@ -120,7 +120,7 @@ def load(weights: str) -> dict[str, Tensor]:
         tensors = safetensors.torch.load_file(path)
         with safe_open(path, framework="pt") as file:
             shape = json.loads((file.metadata() or {}).get("communis", "{}")).get("shape")
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, AttributeError) as error:
         raise CommunisError(f"weights: {path} is not readable ({error}); {HELP}") from None
     if shape != SHAPE:
         found = f"a backbone of {shape}" if shape else "something else than a pretrained backbone"
@@ -128,11 +128,12 @@ def load(weights: str) -> dict[str, Tensor]:
     with torch.device("meta"):
         expected = {name: tensor.shape for name, tensor in Backbone().state_dict().items()}
     if (held := {name: tensor.shape for name, tensor in tensors.items()}) != expected:
-        wrong = sorted(name for name, _ in held.items() ^ expected.items())
-        raise CommunisError(
-            f"weights: {path} lacks {wrong[0]} or has it in another shape than "
-            f"{tuple(expected.get(wrong[0], ()))}; {HELP}"
-        )
+        wrong = min(name for name, _ in held.items() ^ expected.items())
+        found = f"as {tuple(held[wrong])}" if wrong in held else "not"
+        needed = f"as {tuple(expected[wrong])}" if wrong in expected else "not there"
+        raise CommunisError(f"weights: {path} has {wrong} {found}, expected {needed}; {HELP}")
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
+        raise CommunisError(f"weights: {path} holds NaN or Inf; {HELP}")
     return tensors
 
 

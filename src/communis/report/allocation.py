@@ -44,7 +44,8 @@ def section(runs: Sequence[Finished]) -> str:
             charts.append(curves(lines, name, "round", "divergence", whole=True, powers=True))
     parts = [heading("What was trained"), note(ABOUT), unfolded(maps)] if maps else []
     if maps and everything:
-        parts.append(note(f"With {', '.join(everything)} all of them trained, in every round."))
+        said = f"With {', '.join(everything)} every owner trained every group in every round."
+        parts.append(note(said))
     if charts:
         parts += [heading("How far clients differ"), note(APART), legend(shades)]
         parts.append(f"<div class='charts'>{''.join(charts)}</div>")

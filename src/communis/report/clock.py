@@ -131,7 +131,8 @@ def devices(runs: Sequence[Finished], methods: Sequence[str]) -> str:
 
 def _busy(tables: Iterable[pd.DataFrame]) -> str:
     """Whether speedups are about training or about traffic."""
-    totals = pd.concat(tables)[["compute", "communication"]].sum()
+    table = pd.concat(tables)
+    totals = table[["compute", "communication"]].mul(table["clients"], axis=0).sum()
     share = totals["compute"] / max(totals.sum(), 1e-300)
     text = f"Of the time that devices are busy they compute {share:.0%}"
     return f"{text}." if share > 0.5 else f"{text}: speedups here are about traffic most of all."

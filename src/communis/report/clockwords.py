@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from communis.compare import plainest
+from communis.compare import BASE
 from communis.finished import Finished
 from communis.metrics.estimate import Estimate, better
 from communis.report.words import number, plain, quantity, sized
@@ -61,7 +61,8 @@ def _about_clock(runs: Sequence[Finished], found: Timing) -> str:
     how = [f"mode {', '.join(modes)}"] * bool(modes)
     how += [f"share {', '.join(shares)} of a device's FLOP/s"] * bool(shares)
     model = f"a model of the devices ({', '.join(how)})" if how else "a model of the devices"
-    slowest = "" if found.base == plainest(runs) else ", whose rounds take longest"
+    plain = any(r.config["method"]["name"] == BASE for r in runs if r.method == found.base)
+    slowest = "" if plain else ", whose rounds take longest,"
     speedup = (
         f" A speedup is the simulated seconds per round of {found.base}{slowest} over the method's "
         "own, in the same seeds and cells."
@@ -86,7 +87,7 @@ def _about_target(found: Timing, metric: str) -> str:
     )  # fmt: skip
     text = (
         f"The target is a test {name} of {found.target:g}, {why}; what it took is counted until "
-        "the first evaluated round that reached it."
+        "the first evaluated round that reached it, MB for the whole fleet in both directions."
     )
     if any(0 < row.until.reached < row.until.runs for row in found.rows):
         text += " A run that never did counts with all it took, so > marks a lower bound."

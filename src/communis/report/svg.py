@@ -9,8 +9,9 @@ from html import escape
 from statistics import fmean
 
 PALETTE = (
-    "#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be185d", "#4d7c0f",
-    "#475569", "#a16207", "#0f766e", "#9333ea", "#b91c1c", "#1d4ed8",
+    "#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be185d", "#65a30d",
+    "#475569", "#78350f", "#14b8a6", "#f472b6", "#1e3a8a", "#ca8a04", "#38bdf8", "#881337",
+    "#166534", "#a8a29e",
 )  # fmt: skip
 WIDTH, HEIGHT = 560, 320
 LEFT, RIGHT, TOP, BOTTOM = 72, 26, 34, 44

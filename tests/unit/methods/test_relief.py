@@ -197,7 +197,7 @@ def test_a_fleet_of_full_devices_that_train_everything_is_uniform_fedavg() -> No
 
 
 def test_constructed_zeros_dilute_a_block_by_its_share_of_holders() -> None:
-    """Spec check 2: FedAvg on the whole model moves the block of b |C|/N as far as its cohort."""
+    """FedAvg on the whole model moves the block of b |C|/N as far as its cohort."""
     three = fleet(THREE, SUITES)
     whole = play(three, FedAvg(whole=True, uniform=True, lr=0.1))
     cohort = play(three, Relief(lr=0.1))
@@ -265,6 +265,11 @@ def test_a_device_that_needs_longer_than_its_share_of_the_forward_pass_is_told(
         with caplog.at_level(logging.WARNING, "communis"):
             Relief(seconds=seconds).start_server(bound)
         assert ("clients [2] need longer" in caplog.text) == told
+
+
+def test_seconds_need_devices() -> None:
+    with pytest.raises(CommunisError, match="seconds needs a device in every role"):
+        play(fleet(THREE, SUITES), Relief(seconds=1.0))
 
 
 def test_budgets_go_by_the_windows_that_are_really_passed() -> None:

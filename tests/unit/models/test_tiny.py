@@ -197,12 +197,18 @@ def test_files_that_are_no_backbone_are_refused(file: Path, tmp_path: Path) -> N
     wrong = tmp_path / "wrong.safetensors"
     shape = {"communis": json.dumps({"shape": SHAPE})}
     safetensors.torch.save_file({**tensors, "embed.weight": torch.zeros(64, 4)}, wrong, shape)
+    spoilt, surplus = tmp_path / "spoilt.safetensors", tmp_path / "surplus.safetensors"
+    nan = torch.full_like(tensors["embed.weight"], torch.nan)
+    safetensors.torch.save_file({**tensors, "embed.weight": nan}, spoilt, shape)
+    safetensors.torch.save_file({**tensors, "extra": torch.zeros(1)}, surplus, shape)
     for path, said in (
         (bad["gone"], "there is no file"),
         (bad["cut"], "is not readable"),
         (bad["bare"], "something else than a pretrained backbone"),
         (bad["other"], "'heads': 8"),
-        (wrong, r"lacks embed.weight or has it in another shape than \(64, 8\)"),
+        (wrong, r"has embed.weight as \(64, 4\), expected as \(64, 8\)"),
+        (spoilt, "holds NaN or Inf"),
+        (surplus, r"has extra as \(1,\), expected not there"),
         (tmp_path, "there is no file"),
     ):
         with pytest.raises(CommunisError, match=said) as caught:
