@@ -147,10 +147,10 @@ def quantity(estimate: Estimate) -> str:
     """A mean of any size with its spread, to the mean's last digit."""
     if not math.isfinite(estimate.mean) or not math.isfinite(estimate.spread):
         return sized(estimate.mean)
-    if not 1e-3 <= abs(estimate.mean) < 100:
+    if abs(estimate.mean) < 1e-3:
         return f"{sized(estimate.mean)} ± {sized(estimate.spread)}"
-    places = 2 - math.floor(math.log10(abs(estimate.mean)))
-    return f"{estimate.mean:.{places}f} ± {estimate.spread:.{places}f}"
+    places = max(0, 2 - math.floor(math.log10(abs(estimate.mean))))
+    return f"{estimate.mean:,.{places}f} ± {estimate.spread:,.{places}f}"
 
 
 def versus(difference: Estimate, verdict: str) -> str:
