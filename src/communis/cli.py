@@ -184,6 +184,7 @@ def resume(
         raise CommunisError(f"{folder}: no run to resume here (no config.toml)")
     todo = [Job(configs.load(str(path / "config.toml")), path) for path in found]
     todo.sort(key=lambda job: (job.config.seed, *job.config.cell.values()))  # by shared fleets
+    jobs.refuse_mixed(todo)
     jobs.carry_out(todo, folder, metric, quiet, json)
     jobs.conclude(found, folder, metric, select, target, todo[0].config.name, quiet, json)
 

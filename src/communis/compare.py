@@ -69,16 +69,26 @@ def _labelled(runs: Sequence[Finished]) -> list[Finished]:
     labels = {}
     for method, group in grouped(runs).items():
         differ = sorted({key for some in cells(group).values() for key in _differing(some)})
+        called: dict[str, str] = {}  # by what differs
         for run in group:
             about = ", ".join(f"{k.removeprefix('method.')}={run.settings.get(k)}" for k in differ)
-            about = about if len(about) <= LONGEST else _home(run.path)
-            labels[run.path] = f"{method} ({about})" if differ else method
+            if about not in called:
+                name = about if len(about) <= LONGEST else _home(run.path)
+                called[about] = _unused(name, called.values())
+            labels[run.path] = f"{method} ({called[about]})" if differ else method
     return [replace(run, label=labels[run.path]) for run in runs]
 
 
 def _home(path: Path) -> str:
     """The folder that tells a run from others: its own, or that of its comparison."""
+    path = path.resolve()
     return path.parent.parent.name if re.fullmatch(r"seed\d+", path.name) else path.name
+
+
+def _unused(name: str, taken: Collection[str]) -> str:
+    """The name, with a number if it is taken."""
+    names = (name, *(f"{name} {i}" for i in range(2, len(taken) + 2)))
+    return next(one for one in names if one not in taken)
 
 
 def _differing(runs: Sequence[Finished]) -> set[str]:

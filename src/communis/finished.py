@@ -68,8 +68,10 @@ class Finished:
             items = content.items() if isinstance(content, Mapping) else [("", content)]
             for key, value in items:
                 flat[f"{table}.{key}".rstrip(".")] = json.dumps(value, default=str)
-        for key, content in self.fleet.get("brought", {}).items():  # what counts is in the file
-            flat[f"fleet.{key}"] = json.dumps(content, sort_keys=True)
+        if "brought" in self.fleet:  # what counts is in the files, not what they are called
+            flat = {k: v for k, v in flat.items() if k not in ("fleet.profiles", "fleet.weights")}
+            brought = self.fleet["brought"].items()
+            flat |= {f"brought.{k}": json.dumps(v, sort_keys=True) for k, v in brought}
         return {k: v for k, v in flat.items() if k not in _FREE and not k.startswith("levels.")}
 
     @cached_property

@@ -86,14 +86,24 @@ def prepare(jobs: Sequence[Job], fresh: bool) -> None:
                 f"{job.folder} holds results of other settings: choose another --name, "
                 "or remove them with --fresh"
             )
-        if job.done and read(job.folder).fleet.get("brought", {}) != job.config.fleet.brought():
-            raise CommunisError(
-                f"{job.folder} holds results with other device profiles or pretrained weights than "
-                "are in these files now: choose another --name, or remove them with --fresh"
-            )
+    refuse_mixed(jobs)
     for job in jobs:
         job.folder.mkdir(parents=True, exist_ok=True)
         replace_file(job.folder / "config.toml", job.config.to_toml().encode())
+
+
+def refuse_mixed(jobs: Sequence[Job]) -> None:
+    """If something is left to do, what is done must have had the device profiles and pretrained
+    weights that there are now."""
+    if all(job.done >= job.config.run.rounds for job in jobs):
+        return
+    for job in jobs:
+        if job.done and read(job.folder).fleet.get("brought", {}) != job.config.fleet.brought():
+            raise CommunisError(
+                f"{job.folder} holds results with other device profiles or pretrained weights than "
+                "are in these files now, or from before these were kept: choose another --name, or "
+                "begin anew with --fresh"
+            )
 
 
 def _same(path: Path, config: Config) -> bool:

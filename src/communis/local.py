@@ -56,9 +56,12 @@ class Recipe:
             )
 
     def passes(self, samples: int) -> int:
-        """How many windows, counted as often as they are seen, training with so many passes."""
-        wanted = samples * self.epochs
-        return min(wanted, self.max_steps * self.batch) if self.max_steps else wanted
+        """How many windows a round's training passes, of so many."""
+        per_epoch = -(-samples // self.batch)
+        steps = self.epochs * per_epoch
+        steps = min(steps, self.max_steps) if self.max_steps else steps
+        whole, rest = divmod(steps, max(1, per_epoch))
+        return whole * samples + rest * self.batch
 
     def train(
         self,

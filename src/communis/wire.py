@@ -80,7 +80,7 @@ def identity(tensor: Tensor) -> Hashable:
     """Equal for tensors of equal content, if they are the same one or small."""
     if tensor.numel() > 64:
         return id(tensor)
-    return tensor.dtype, tuple(tensor.shape), tensor.cpu().numpy().tobytes()
+    return tensor.dtype, tuple(tensor.shape), tensor.detach().cpu().numpy().tobytes()
 
 
 def encode(payload: Any) -> Message:

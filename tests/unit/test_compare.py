@@ -283,3 +283,17 @@ def test_what_was_compared(tmp_path: Path) -> None:
     text = scope([run for run in collect([tmp_path]) if run.seed or run.cell])
     assert text.startswith("Data d, e, 2 cells, 2 to 3 clients")
     assert "1 to 4 rounds, 2 seeds (0, 1)" in text
+
+
+def test_labels_that_would_be_too_long_name_the_folder(tmp_path: Path) -> None:
+    """One name for equal settings, another for others, also where folders are called alike."""
+    for place, seed, setting in (("a", 0, "x"), ("a", 1, "x"), ("b", 0, "y")):
+        folder = tmp_path / place / "trial" / "fedavg" / f"seed{seed}"
+        folders.write(folder, "fedavg", seed, {"test.accuracy": [{0: 0.5}]})
+        config = folder / "config.toml"
+        text = config.read_text("utf-8").replace("[method]", f'[method]\nnote = "{setting * 80}"')
+        config.write_text(text, "utf-8")
+    found = {(run.path.parts[-4], run.seed): run.method for run in collect([tmp_path])}
+    assert found["a", 0] == found["a", 1] != found["b", 0]
+    assert set(found.values()) == {"fedavg (trial)", "fedavg (trial 2)"}
+    assert {run.method for run in collect([tmp_path / "a"])} == {"fedavg"}

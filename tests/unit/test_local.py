@@ -350,3 +350,15 @@ def test_the_comparison_sees_one_bit() -> None:
     assert same_bits(a, a.clone())
     assert not same_bits(a, b)
     assert not same_bits(a, a.double())
+
+
+@pytest.mark.parametrize(
+    ("samples", "batch", "epochs", "max_steps", "seen"),
+    [(10, 32, 20, 5, 50), (33, 32, 4, 4, 66), (550, 32, 5, 20, 614), (10, 4, 2, 0, 20),
+     (10, 4, 2, 4, 14), (0, 4, 2, 3, 0), (10, 4, 0, 3, 0)],
+)  # fmt: skip
+def test_windows_that_a_round_passes(
+    samples: int, batch: int, epochs: int, max_steps: int, seen: int
+) -> None:
+    """Last batches of an epoch are short."""
+    assert Recipe(batch=batch, epochs=epochs, max_steps=max_steps).passes(samples) == seen

@@ -98,9 +98,10 @@ class FleetConfig:
 
     def brought(self) -> dict[str, Any]:
         """What comes from other files, by content; see brought.py."""
-        devices = [role.device for role in self.roles if role.count]
-        names = [*self.models, *(role.model for role in self.roles if role.model)]
-        return brought(devices, self._measured(), self._kinds(names))
+        played = [role for role in self.roles if role.count]
+        names = {role.model or own for role in played for own in self.models} or {*self.models}
+        devices = [role.device for role in played]
+        return brought(devices, self._measured(), self._kinds(sorted(names)))
 
     def _measured(self) -> Mapping[str, device.DeviceProfile]:
         return device.load(Path(self.profiles)) if self.profiles else {}
