@@ -83,7 +83,7 @@ def test_speedups_of_exact_are_larger_because_absent_branches_cost_nothing() -> 
     fedavg, _ = second_round(FedAvg(whole=True, uniform=True), fleet)
     v1, _ = second_round(Relief(elastic=False), fleet)
     relief, _ = second_round(Relief(), fleet)
-    assert fedavg / v1 == pytest.approx(4.1, abs=0.4)
+    assert fedavg / v1 == pytest.approx(3.86, abs=0.005)
     assert fedavg / relief > fedavg / v1
 
 

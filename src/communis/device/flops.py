@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,7 +20,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from communis.core import Batch, Modality, Model, Output, Samples
-from communis.recordings.samples import TensorSamples
 
 Loss = Callable[[Output, Batch], Tensor]
 WINDOWS = 4  # are enough to count by
@@ -78,8 +77,8 @@ class Meter:
             return 0.0, 0.0
         full = self.per_window(model, loss, samples, key)
         forward, backward = len(samples) * full.forward, len(samples) * full.backward
-        gone = cast(TensorSamples, samples).missing
-        for modality, windows in [(m, n) for m, n in gone.items() if owned is None or m in owned]:
+        gone = {m: n for m, n in samples.missing.items() if owned is None or m in owned}
+        for modality, windows in gone.items():
             less = self.per_window(model, loss, samples, key, without=modality)
             forward -= windows * (full.forward - less.forward)
             backward -= windows * (full.backward - less.backward)

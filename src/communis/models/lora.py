@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from communis.models.fusion import Fusion
 from communis.streams import Streams
 
-RANK = 8
+RANK = 8  # of all adapters
 
 
 class LoRALinear(nn.Module):

@@ -22,12 +22,12 @@ from torch import Tensor, nn
 from communis.core import CommunisError
 from communis.extras import require
 from communis.models.encoders import Encoder, positions
+from communis.models.lora import RANK, frozen
 from communis.schema import SchemaError, build
 from communis.streams import Streams
 
 PATCH = 8  # steps of a token
 CONTEXT = 512  # steps that MOMENT was trained on; shorter series end where these end
-RANK = 8  # of the adapters
 ADAPTED = ("q", "v", "wi", "wi_0", "wi_1", "wo")  # queries, values and the feed-forward layers
 DOWNLOAD = "hf download AutonLab/MOMENT-1-small config.json model.safetensors"
 HELP = (
@@ -92,13 +92,13 @@ class Moment(Encoder):
         """`weights`: a folder with the published files, or "random": of a fixed seed, and of the
         given shape. Any number of channels has the same weights."""
         super().__init__()
-        frozen = load(weights, shape or Shape())
-        self.features = frozen.shape.d_model
+        published = load(weights, shape or Shape())
+        self.features = published.shape.d_model
         with torch.device("meta"):
             self.embed = nn.Linear(PATCH, self.features, bias=False)
-            self.stack = _stack(frozen.shape)
-        self.embed.weight = frozen.embed
-        self.stack.load_state_dict(frozen.stack, assign=True)
+            self.stack = _stack(published.shape)
+        self.embed.weight = published.embed
+        self.stack.load_state_dict(published.stack, assign=True)
         _adapt(self.stack)
         self.dropout = nn.Dropout(0.1)
         places = positions(max(CONTEXT, steps) // PATCH, self.features)
@@ -149,7 +149,7 @@ def _read(config: Path, file: Path, *state: int) -> Frozen:
             offered = tensors.keys()
             held = {key: torch.Size(tensors.get_slice(key).get_shape()) for key in offered}
             _check(file, wanted, held)
-            found = {key: _frozen(tensors.get_tensor(key)) for key in wanted}
+            found = {key: frozen(tensors.get_tensor(key).float()) for key in wanted}
     except (SafetensorError, OSError) as error:
         raise CommunisError(
             f"{file}: not a readable safetensors file ({error}); download it again: {HELP}"
@@ -193,11 +193,7 @@ def _random(shape: Shape) -> Frozen:
     with Streams(0).torch("moment"):
         embed = nn.init.orthogonal_(torch.empty(shape.d_model, PATCH), gain=2**0.5)
         stack = _stack(shape).state_dict()
-    return Frozen(shape, _frozen(embed), {path: _frozen(t) for path, t in stack.items()})
-
-
-def _frozen(tensor: Tensor) -> nn.Parameter:
-    return nn.Parameter(tensor.float(), requires_grad=False)
+    return Frozen(shape, frozen(embed), {path: frozen(t) for path, t in stack.items()})
 
 
 def _stack(shape: Shape) -> nn.Module:
