@@ -1,0 +1,1 @@
+"""Robustness: rules that stand in for the mean, and attacks to try them on."""
