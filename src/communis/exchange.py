@@ -4,21 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from communis.core import Score
 
 
 class Topology(Protocol):
-    """Who hears whom (`topology.py`). A star has one aggregator, in a graph every client is one."""
+    """Who hears whom (`topology`). A star has one aggregator, in a graph every client is one.
+    Cohorts are in client order, and so are those who are heard."""
+
+    @property
+    def broadcast(self) -> bool:
+        """Whether a message is sent once for all who are to hear it."""
+
+    def at(self, round: int) -> Topology:
+        """As it is in that round, with that round's losses."""
 
     def aggregators(self, clients: int) -> Sequence[int]: ...
 
     def aggregator_of(self, client: int) -> int:
         """Whose state the client's downlink comes from."""
 
+    def reaches(self, aggregator: int, cohort: Sequence[int]) -> Sequence[int]:
+        """The members of the cohort that send to an aggregator, itself included."""
+
     def hears(self, aggregator: int, cohort: Sequence[int]) -> Sequence[int]:
-        """The members of the cohort that an aggregator hears, in client order."""
+        """Those of them whose message arrives."""
+
+    def describe(self, clients: int) -> dict[str, Any]:
+        """For people and pictures, as JSON: `edges` are of the first graph, `parts` the clients
+        that all rounds together connect."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +126,8 @@ class RoundRecord:
     seconds_evaluation: float = 0.0
     virtual_seconds: float = float("nan")  # by the device clock: until the slowest client was done
     virtual_joules: float = float("nan")  # of all clients together
+    consensus_distance: float = float("nan")  # in graphs: of the nodes' aggregates from their mean
+    attack_distance: float = float("nan")  # how far attackers moved aggregates, as a share of them
     refused: tuple[tuple[int, str], ...] = ()  # client, reason
     scores: Mapping[str, float] = field(default_factory=dict)  # means over clients, if evaluated
 

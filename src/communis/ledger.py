@@ -6,13 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from communis.exchange import Link, Topology
-from communis.topology import SERVER
+from communis.topology import NEIGHBOURS, SERVER
 from communis.wire import Message
 
 
 class Ledger:
     """In a star, messages pass between clients and SERVER. In a graph an uplink goes to every
-    neighbour, and a downlink stays on its node and costs nothing."""
+    neighbour, as one link each or as a broadcast, which is one link to NEIGHBOURS; a downlink stays
+    on its node and costs nothing. A message that is lost costs as much as one that arrives."""
 
     def __init__(self, topology: Topology, awake: Sequence[int], cohort: Sequence[int]) -> None:
         """awake: the aggregators that can be reached."""
@@ -21,7 +22,7 @@ class Ledger:
         self._beside = -1  # a client that sits beside the server: its messages travel over no link
         self._hearers: dict[int, list[int]] = defaultdict(list)
         for aggregator in awake:
-            for client in topology.hears(aggregator, cohort):
+            for client in topology.reaches(aggregator, cohort):
                 if client != aggregator:
                     self._hearers[client].append(aggregator)
 
@@ -31,8 +32,10 @@ class Ledger:
             self.links.append(Link(sender, client, message.payload, message.framing))
 
     def up(self, client: int, message: Message) -> None:
-        hearers = self._hearers[client] if client != self._beside else []
-        self.links += [Link(client, to, message.payload, message.framing) for to in hearers]
+        receivers = self._hearers[client] if client != self._beside else []
+        if receivers and self._topology.broadcast:
+            receivers = [NEIGHBOURS]
+        self.links += [Link(client, to, message.payload, message.framing) for to in receivers]
 
     def pool(self, pool: int, raw_bytes: Mapping[int, int]) -> None:
         """Centralised training: the pooled client sits beside the server; these clients send it
@@ -41,8 +44,12 @@ class Ledger:
         self.links += [Link(client, SERVER, count, 0) for client, count in raw_bytes.items()]
 
     def received(self) -> Mapping[int, int]:
-        """All bytes that reached each client or SERVER."""
-        return _summed((x.receiver, x.payload + x.framing) for x in self.links)
+        """All bytes that were sent to each client or SERVER; a broadcast to every neighbour."""
+        return _summed(
+            (to, x.payload + x.framing)
+            for x in self.links
+            for to in (self._hearers[x.sender] if x.receiver == NEIGHBOURS else [x.receiver])
+        )
 
     def sent(self) -> Mapping[int, int]:
         """All bytes that left them."""
