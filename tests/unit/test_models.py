@@ -19,7 +19,7 @@ from communis.models.convpool import ConvPool
 from communis.models.encoders import TPN, TPNMini, positions
 from communis.models.fusion import Attention, Blocks
 from communis.models.network import MLP, Network, initialise
-from communis.models.zoo import ZOO, Architecture, architecture
+from communis.models.zoo import RECURRENT, ZOO, Architecture, architecture
 from communis.tasks import Classification
 from tests.unit.small import TINY, batch, network, random, same_bits, shapes
 
@@ -38,6 +38,8 @@ KINDS = {
     "lite": Architecture("lite", width=4, embedding=6),
     "wide": Architecture("wide", width=16, embedding=12),
     "lora": Architecture("tiny", fusion="lora", embedding=6, weights="random"),
+    "grid": Architecture("grid", width=2, fusion="channel_gru", embedding=6),
+    "strided": Architecture("strided", width=4, fusion="time_gru", embedding=6),
 }
 # All that need no extra; pretrained ones with weights that were never trained.
 NAMED = {
@@ -89,7 +91,9 @@ def test_every_architecture_maps_every_modality_set(name: str, channels: dict[st
     model = network(kind, channels, outputs=5)
     output = model(inputs(kind, channels, 4))
     assert list(output.features) == sorted(channels)
-    assert all(h.shape == (4, 2 * kind.width) for h in output.features.values())
+    for m, h in output.features.items():
+        assert h.shape == (4, model.feature_sizes[m])
+        assert h.shape[1] == 2 * kind.width or kind.fusion in RECURRENT
     assert output.embedding.shape == (4, model.embedding_size)
     assert output.prediction.shape == (4, 5)
     assert output.fused.shape[0] == 4
@@ -111,7 +115,7 @@ def test_paths_are_the_sharing_vocabulary(name: str) -> None:
     model = network(NAMED[name], TWO)
     paths = [path for part in model.by_path for path in part]
     prefixes = ["encoders.a.", "encoders.b.", "fusion.shared.", "head."]
-    if NAMED[name].fusion != "attention":
+    if NAMED[name].fusion in ("blocks", "lora"):
         prefixes += ["fusion.blocks.a.", "fusion.blocks.b."]
     for path in paths:
         assert sum(path.startswith(prefix) for prefix in prefixes) == 1, path

@@ -21,6 +21,10 @@ class Fusion(nn.Module):
     open_to_any: ClassVar[bool]  # does it also fuse modalities that it was not built for?
     features: int  # size of the embedding
 
+    def fresh(self, features: Mapping[str, int]) -> Fusion:
+        """Another one of its kind, for encoders with features of these sizes."""
+        raise NotImplementedError
+
 
 class Blocks(Fusion):
     """A linear layer on the concatenated features, written as sum_m W_m h_m + b, then ReLU."""
@@ -34,6 +38,9 @@ class Blocks(Fusion):
             {m: nn.Linear(d, width, bias=False) for m, d in features.items()}
         )
         self.shared = Bias(width)
+
+    def fresh(self, features: Mapping[str, int]) -> Fusion:
+        return Blocks(features, self.features)
 
     def forward(
         self, features: Mapping[str, Tensor], present: Mapping[str, Tensor]
@@ -77,9 +84,13 @@ class Attention(Fusion):
                 "use fusion = 'blocks'"
             )
         self.features = contexts * sizes[0]
+        self.contexts, self.units = contexts, units
         self.shared = nn.ModuleDict(
             {"score1": nn.Linear(sizes[0], units), "score2": nn.Linear(units, contexts)}
         )
+
+    def fresh(self, features: Mapping[str, int]) -> Fusion:
+        return Attention(features, self.contexts, self.units)
 
     def weights(self, features: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> Tensor:
         """(B, modalities, contexts): sums to one over the present modalities, or is zero if there

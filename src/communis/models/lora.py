@@ -55,9 +55,12 @@ class LoRABlocks(Fusion):
 
     def __init__(self, features: Mapping[str, int], width: int, rank: int = RANK) -> None:
         super().__init__()
-        self.features = width
+        self.features, self.rank = width, rank
         self.blocks = nn.ModuleDict({m: _Down(m, d, width, rank) for m, d in features.items()})
         self.shared = _Up(width, rank)
+
+    def fresh(self, features: Mapping[str, int]) -> Fusion:
+        return LoRABlocks(features, self.features, self.rank)
 
     def forward(
         self, features: Mapping[str, Tensor], present: Mapping[str, Tensor]

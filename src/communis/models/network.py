@@ -70,6 +70,26 @@ class Network(Model):
         fused, embedding = self.fusion(features, present)
         return Output(features, fused, embedding, self.head(embedding))
 
+    def branch(self, modality: str) -> Branch:
+        fusion = self.fusion.fresh({modality: self.feature_sizes[modality]})
+        return Branch(modality, fusion, self.head_sizes)
+
+
+class Branch(nn.Module):
+    """What a network of one modality has behind its encoder. All of its samples are there."""
+
+    def __init__(self, modality: str, fusion: Fusion, head_sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.modality = modality
+        self.fusion = fusion
+        self.head = MLP(head_sizes)
+
+    def forward(self, features: Tensor) -> Tensor:
+        here = torch.ones(len(features), dtype=torch.bool, device=features.device)
+        _, embedding = self.fusion({self.modality: features}, {self.modality: here})
+        prediction: Tensor = self.head(embedding)
+        return prediction
+
 
 def _encode(encoder: Encoder, x: Tensor, present: Tensor) -> Tensor:
     """Features of the samples that are there, zeros for the others: an encoder, its BatchNorm and

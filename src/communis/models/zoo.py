@@ -11,22 +11,23 @@ from types import MappingProxyType
 from typing import Literal
 
 from communis.core import CommunisError
-from communis.models import encoders, moment, tiny
+from communis.models import encoders, moment, temporal, tiny
 from communis.models.fusion import Attention, Blocks, Fusion
 from communis.models.lora import LoRABlocks
 from communis.models.network import Network
 
 Of = Literal[
-    "cnn1d", "cnn2d", "gru", "transformer", "tpn", "tpn_mini", "lite", "wide", "tiny", "moment"
-]
+    "cnn1d", "cnn2d", "gru", "transformer", "tpn", "tpn_mini", "lite", "wide", "tiny", "moment",
+    "grid", "strided",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Architecture:
     encoder: Of = "cnn1d"  # of time series; images, point clouds and short series have their own
-    width: int = 32  # features per modality are twice that
-    fusion: Literal["blocks", "attention", "lora"] = "blocks"
-    embedding: int = 128  # with blocks and lora; attention gives 4 contexts x features
+    width: int = 32  # features per modality are twice that; of grid and strided, per step
+    fusion: Literal["blocks", "attention", "lora", "time_gru", "channel_gru"] = "blocks"
+    embedding: int = 128  # but attention gives 4 contexts x features
     hidden: tuple[int, ...] = ()  # hidden layers of the head
     norm: bool = False  # BatchNorm in cnn1d and cnn2d; its statistics stay local
     units: int = 128  # of the attention's scores
@@ -74,12 +75,16 @@ class Architecture:
             for m, shape in sorted(shapes.items())
         }
         sizes = {m: e.features for m, e in parts.items()}
-        fusion: Fusion
+        network = Network(parts, self._fusion(sizes), self.hidden, outputs)
+        network.shapes = {m: tuple(shape) for m, shape in sorted(shapes.items())}
+        return network
+
+    def _fusion(self, sizes: Mapping[str, int]) -> Fusion:
         if self.fusion == "attention":
-            fusion = Attention(sizes, units=self.units)
-        else:
-            fusion = (Blocks if self.fusion == "blocks" else LoRABlocks)(sizes, self.embedding)
-        return Network(parts, fusion, self.hidden, outputs)
+            return Attention(sizes, units=self.units)
+        if self.fusion in RECURRENT:
+            return RECURRENT[self.fusion](sizes, 2 * self.width, self.embedding)
+        return (Blocks if self.fusion == "blocks" else LoRABlocks)(sizes, self.embedding)
 
     def _encoder(self, modality: str, shape: Sequence[int], kind: str) -> encoders.Encoder:
         """Images, point clouds and series too short for the encoder have encoders of their own,
@@ -98,6 +103,8 @@ class Architecture:
             return encoders.Dense(shape[0] * shape[1], self.width)
         if self.pretrained:
             return chosen(shape[0], shape[1], self.weights)
+        if issubclass(chosen, temporal.Timed):
+            return chosen(shape[0], shape[1], self.width)
         return chosen(shape[0], self.width)
 
 
@@ -112,6 +119,12 @@ OF_SERIES: Mapping[str, type[encoders.Encoder]] = {
     "wide": encoders.Wide,
     "tiny": tiny.Tiny,
     "moment": moment.Moment,
+    "grid": temporal.Grid,
+    "strided": temporal.Strided,
+}
+RECURRENT: Mapping[str, type[temporal.Temporal]] = {
+    "time_gru": temporal.TimeGRU,
+    "channel_gru": temporal.ChannelGRU,
 }
 PRETRAINED: Mapping[str, str] = {"tiny": tiny.HELP, "moment": moment.HELP}  # how to get weights
 
@@ -131,6 +144,9 @@ ZOO: Mapping[str, Architecture] = {
     "wide": Architecture("wide", width=256, embedding=512, hidden=(128,)),
     "tiny_lora": Architecture("tiny", width=32, fusion="lora", embedding=64),
     "moment_lora": Architecture("moment", width=256, fusion="lora", embedding=512),
+    "cnn_gru": Architecture("grid", width=8, fusion="channel_gru"),
+    "cnn_gru_lite": Architecture("strided", width=32, fusion="time_gru"),
+    "cnn_gru_lite96": Architecture("strided", width=32, fusion="time_gru", embedding=96),
 }
 
 
