@@ -17,7 +17,6 @@ from communis.core import (
     Method,
     Model,
     Output,
-    Replies,
     Score,
     Task,
 )
@@ -27,6 +26,7 @@ from communis.local import Recipe
 from communis.methods.fedavg import FedAvg
 from communis.plan import Plan
 from communis.recordings.windows import Windows
+from communis.replies import Replies
 from communis.run import Run
 from communis.state import State
 from communis.streams import Streams

@@ -10,7 +10,9 @@ An unknown key or a bad value is an error that names the file, the key and the n
     [fleet]     models = ["cnn"]    # and [[fleet.roles]], [fleet.suites], [fleet.dropout], ...
     [method]    name = "fedavg"     # a method of communis.methods; other keys are its settings
     [methods.fedprox] mu = 0.1      # settings for one method only; they add to those of [method]
-    [topology]  kind = "star"
+    [topology]  kind = "star"       # who hears whom
+    [attack]    kind = "sign_flip"  # who lies, and how
+    [robust]    rule = "krum"       # what stands in for means
     [run]       rounds = 20         # the fields of communis.run.Plan
 
 An experiment has many of them in one file:
@@ -47,6 +49,8 @@ from communis.partition.settings import Partition
 from communis.plan import Plan
 from communis.plugins import find, names, nearest
 from communis.recordings.windows import Windows
+from communis.robust.attacks import AttackConfig
+from communis.robust.rules import RobustConfig
 from communis.schema import SchemaError, build
 from communis.streams import Streams
 from communis.topology import TopologyConfig
@@ -65,6 +69,8 @@ class Config:
     method: Table = field(default_factory=lambda: {"name": "fedavg"})
     methods: Table = field(default_factory=dict)
     topology: TopologyConfig = field(default_factory=TopologyConfig)
+    attack: AttackConfig = field(default_factory=AttackConfig)
+    robust: RobustConfig = field(default_factory=RobustConfig)
     run: Plan = field(default_factory=Plan)
     compare: tuple[str, ...] = ()  # methods and variants
     variants: dict[str, Table] = field(default_factory=dict)
@@ -73,7 +79,7 @@ class Config:
     levels: dict[str, tuple[str, ...]] = field(default_factory=dict)  # all levels, in order
     variant: str = ""  # the name by which these settings of the method go
     metric: str = ""  # the score to judge by
-    target: float = 0.0  # of that score, for the time until it is reached; 0: chosen by the report
+    target: tuple[float, ...] = ()  # of that score, a number or a list: what it takes to reach it
 
     def __post_init__(self) -> None:
         if self.grid:
@@ -84,9 +90,9 @@ class Config:
         for key, name in folders.items():
             if not usable_name(name):
                 raise SchemaError(f"{key}: {name!r} cannot be the name of a folder")
-        for key in ("seed", "target"):
-            if getattr(self, key) < 0:
-                raise SchemaError(f"{key}: must be at least 0, got {getattr(self, key)}")
+        for key, least in {"seed": self.seed, "target": min(self.target, default=0)}.items():
+            if least < 0:
+                raise SchemaError(f"{key}: must be at least 0, got {least}")
         named = {"data": self.data, "method": self.method}
         named |= {f"variants.{name}": settings for name, settings in self.variants.items()}
         for key, table in named.items():
@@ -140,10 +146,11 @@ class Config:
     def make_fleet(self) -> Fleet:
         streams = Streams(self.seed)
         windows: Windows = self.make_source().load(streams)
-        return replace(self.fleet.make(windows, self.partition, streams), clock=self.clock)
+        fleet = self.fleet.make(windows, self.partition, streams)
+        return replace(fleet, clock=self.clock, attack=self.attack.make(len(fleet), streams))
 
     def make_topology(self, fleet: Fleet) -> Topology:
-        return self.topology.make(len(fleet))
+        return self.topology.make(len(fleet), fleet.streams)
 
     def to_toml(self) -> str:
         """This configuration with every default written out; parsing it gives the same run."""
@@ -158,6 +165,8 @@ class Config:
             "clock": _settings(self.clock),
             "method": method,
             "topology": _settings(self.topology),
+            "attack": _settings(self.attack),
+            "robust": _settings(self.robust),
             "run": _settings(self.run),
         }
         top = {key: getattr(self, key) for key in ("variant", "metric", "target")}
@@ -250,7 +259,8 @@ def _built(tables: Mapping[str, Table]) -> dict[str, Config]:
     found, wrong = {}, {}
     for name, table in tables.items():
         try:
-            found[name] = build(Config, table, "")
+            single = not isinstance(target := table.get("target", ()), list | tuple)
+            found[name] = build(Config, {**table, "target": [target]} if single else table, "")
         except CommunisError as error:
             wrong[name] = str(error)
     everywhere = not found and len(set(wrong.values())) == 1

@@ -6,7 +6,8 @@ A round, in the order in which these types meet:
     Method.adopt(client, state, down)     -> state      on the client: fills the model
     Method.local(client, state, down)     -> state, Up  on the client: trains
     Method.aggregate(server, Replies[Up]) -> server     server side, or on every node of a graph
-    Method.settle(client, state, down)    -> state      on the client, if there is work afterwards
+    Method.back(server, card)             -> Down       server side, if there is work afterwards
+    Method.settle(client, state, down)    -> state      on the client: that work
     Method.predict(client, state, batch)  -> Tensor     on the client, after adopt
 
 Whatever crosses between the two sides is a declared dataclass and passes the codec in `wire.py`.
@@ -14,17 +15,19 @@ Whatever crosses between the two sides is a declared dataclass and passes the co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from communis.state import State
 from communis.streams import Streams
+
+if TYPE_CHECKING:
+    from communis.replies import Replies
 
 Modality = str  # a sensor stream: "acc", "csi", ...
 Path = str  # a parameter's name in the model: "encoders.acc.conv1.weight"
@@ -32,7 +35,6 @@ S = TypeVar("S")  # server state
 C = TypeVar("C")  # private client state
 D = TypeVar("D")  # Down
 U = TypeVar("U")  # Up
-V = TypeVar("V", State, Tensor, float)  # what Replies can sum
 
 
 class CommunisError(Exception):
@@ -63,6 +65,7 @@ class Model(nn.Module):
 
     embedding_size: int
     head_sizes: tuple[int, ...]
+    shapes: Mapping[Modality, tuple[int, ...]]  # of windows, channels first
     feature_sizes: Mapping[Modality, int]  # of the encoders
     open_to_any: bool  # `join` takes features of modalities that the client does not own
     zero_fill: bool = False  # an absent sensor is fed to its encoder as zeros, not masked behind it
@@ -76,6 +79,10 @@ class Model(nn.Module):
         self, features: Mapping[Modality, Tensor], present: Mapping[Modality, Tensor]
     ) -> Output:
         """The second half of `forward`: from the encoders' features to the prediction."""
+        raise NotImplementedError
+
+    def branch(self, modality: Modality) -> nn.Module:
+        """A second half for one modality alone, of its own: (B, d_m) features -> (B, outputs)."""
         raise NotImplementedError
 
     @cached_property
@@ -137,6 +144,14 @@ class Card:
 
 
 @dataclass(frozen=True)
+class Public:
+    """Windows that everybody has: the training windows of one client."""
+
+    owner: int
+    samples: Samples  # with all of the fleet's modalities
+
+
+@dataclass(frozen=True)
 class Client:
     """A client at work in one round. It never leaves the device; `model` is scratch until `adopt`
     has filled it."""
@@ -151,6 +166,8 @@ class Client:
     streams: Streams
     log: dict[str, float] = field(default_factory=dict)  # diagnostics; on no wire
     timed: str = ""  # how the device clock reckons what it computes; empty: nobody asks
+    memory: dict[str, Tensor] = field(default_factory=dict)  # of its optimiser, if it is carried on
+    public: Public | None = None  # for methods with `uses_public`
 
     def generator(self, name: str) -> np.random.Generator:
         """This client's random stream of that name in this round."""
@@ -178,89 +195,10 @@ class FleetView(Protocol):
     def pace(self, card: Card) -> Pace: ...  # of its device; without profiles all are alike
 
 
-Weight = Callable[[Card, Path], float]  # of a client in the mean of a path
-
-
-def uniform(card: Card, path: Path) -> float:
-    return 1.0
-
-
-def samples(card: Card, path: Path) -> float:
-    return float(card.samples)
-
-
-def presence(card: Card, path: Path) -> float:
-    """For what belongs to one modality, the training windows that have it; otherwise all."""
-    modality = modality_of(path)
-    return float(card.samples_by_modality.get(modality, 0) if modality else card.samples)
-
-
 def modality_of(path: Path) -> Modality:
     """The modality of an encoder's path or of a method's unimodal module; empty if none."""
     first, _, rest = path.partition(".")
     return rest.partition(".")[0] if first in ("encoders", "unimodal") else ""
-
-
-class Replies(Generic[U]):
-    """What the clients of a cohort sent, as an aggregator may see it: key-wise over the clients
-    that hold a key."""
-
-    def __init__(self, received: Sequence[tuple[Card, U]]) -> None:
-        self._received = received  # in client order
-
-    def __len__(self) -> int:
-        return len(self._received)
-
-    def each(self) -> Sequence[tuple[Card, U]]:
-        """Every single message: for methods that cannot do with sums. Refused where only sums may
-        be revealed."""
-        return self._received
-
-    def sum(self, pick: Callable[[U], V]) -> V:
-        return self._fold(pick, lambda total, value, share: total + value, uniform)
-
-    def mean(self, pick: Callable[[U], V], *, by: Weight) -> V:
-        """The mean over holders, weighted by `uniform`, `samples`, `presence`, ...: a running mean,
-        exact for one holder and for equal values. Keys without any weight are left out."""
-        return self._fold(pick, torch.lerp, by)
-
-    def coverage(self, pick: Callable[[U], State]) -> Mapping[Path, float]:
-        """The share of the cohort's training samples that the holders of each path have."""
-        total = sum(card.samples for card, _ in self._received) or 1
-        held: dict[Path, int] = {}
-        for card, up in self._received:
-            held |= {path: held.get(path, 0) + card.samples for path in pick(up)}
-        return {path: n / total for path, n in held.items()}
-
-    def _fold(
-        self,
-        pick: Callable[[U], V],
-        join: Callable[[Tensor, Tensor, float], Tensor],
-        weigh: Weight,
-    ) -> V:
-        totals: dict[str, Tensor] = {}
-        weights: dict[str, float] = {}
-        value: Any = State()
-        for card, up in self._received:
-            value = pick(up)
-            for key, part in _parts(value).items():
-                weight = weigh(card, key)
-                if not weight:
-                    continue
-                weights[key] = weights.get(key, 0.0) + weight
-                share = weight / weights[key]
-                totals[key] = join(totals[key], part, share) if key in totals else part
-        result: Any = State(totals)
-        if not isinstance(value, State):
-            result = totals[""] if isinstance(value, Tensor) else float(totals[""])
-        return cast(V, result)
-
-
-def _parts(value: State | Tensor | float) -> Mapping[str, Tensor]:
-    """What is folded, by key; a number in full precision."""
-    if isinstance(value, State):
-        return value
-    return {"": value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)}
 
 
 class Method(Generic[S, C, D, U]):
@@ -268,6 +206,7 @@ class Method(Generic[S, C, D, U]):
 
     pools_data: ClassVar[bool] = False  # True: clients hand over raw data, one pooled client trains
     partial: ClassVar[bool] = False  # True: an Up may hold some of the paths of `sends` only
+    uses_public: ClassVar[bool] = False  # True: everybody has the training windows of one client
     whole: bool = False  # clients have branches for all of the fleet's sensors, owned or not
 
     def equip(self, model: Model, task: Task) -> None:
@@ -303,6 +242,11 @@ class Method(Generic[S, C, D, U]):
 
     def vet(self, card: Card, up: U) -> None:
         """Raises CommunisError if a well-formed Up cannot be true; its client is then refused."""
+
+    def back(self, server: S, card: Card) -> D:
+        """What clients get after the exchange, for `settle`. What they keep of it need not be in
+        the next `down`."""
+        return self.down(server, card)
 
     def settle(self, client: Client, state: C, down: D) -> C:
         """Work after the exchange, with the new downlink. Overriding it is what makes it happen."""

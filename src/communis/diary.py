@@ -4,6 +4,7 @@ took on the devices, and how alike the updates were."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from communis import updates
@@ -54,15 +55,17 @@ class Diary:
             self._noted += updates.spread(changed, self._cards)
 
     def rows(self, servers: Mapping[int, Any]) -> dict[str, Sequence[Any]]:
-        """What clients and server noted. A loss goes into the record, and in a graph every node has
-        a server state of its own, of which nothing is kept here."""
+        """What clients and server noted. A loss goes into the record; in a graph, where every node
+        has a server state of its own, the means over nodes are kept."""
         noted = [
             Noted(client, name, value)
             for client, log in self._logs.items()
             for name, value in log.items()
             if name != "loss"
         ]
-        if SERVER in servers:
-            notes = self._method.notes(servers[SERVER])
-            noted += [Noted(SERVER, name, value) for name, value in notes.items()]
+        notes: dict[str, list[float]] = {}
+        for server in servers.values():
+            for name, value in self._method.notes(server).items():
+                notes.setdefault(name, []).append(value)
+        noted += [Noted(SERVER, name, fmean(values)) for name, values in notes.items()]
         return {"pairs": self._pairs, "log": [*noted, *self._noted]}

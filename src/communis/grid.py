@@ -22,7 +22,9 @@ from communis.plugins import nearest
 from communis.schema import SchemaError
 
 Table = dict[str, Any]
-PARTS = ("data", "partition", "fleet", "method", "methods", "topology", "run")  # of every level
+PARTS = (
+    "data", "partition", "fleet", "method", "methods", "topology", "attack", "robust", "run"
+)  # of every level  # fmt: skip
 
 
 def cells(table: Table, changed: Sequence[str] = ()) -> dict[str, Table]:

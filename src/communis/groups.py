@@ -13,7 +13,8 @@ from typing import TypeVar
 
 import torch
 
-from communis.core import Modality, Path, Replies, uniform
+from communis.core import Modality, Path
+from communis.replies import Replies, uniform
 from communis.state import State
 
 U = TypeVar("U")

@@ -108,7 +108,7 @@ def refuse_mixed(jobs: Sequence[Job]) -> None:
 
 def _same(path: Path, config: Config) -> bool:
     """Whether a file has these settings: those that it lacks, being older, have their defaults.
-    What the grid has besides, which score to judge by and its target change no result."""
+    What the grid has besides, which score to judge by and its targets change no result."""
     try:
         old = load(str(path))
     except CommunisError:
@@ -131,7 +131,7 @@ def carry_out(jobs: Sequence[Job], home: Path, metric: str, quiet: bool, json: b
                 display.begin(job.label, job.config.run.rounds)
                 continue
             own = job.config
-            key = own.seed, own.data, own.partition, own.fleet, own.clock
+            key = own.seed, own.data, own.partition, own.fleet, own.clock, own.attack
             if fleet is None or fleet[0] != key:  # methods share a seed's fleet
                 with job.named():
                     fleet = key, job.config.make_fleet()
@@ -157,6 +157,7 @@ def _perform(job: Job, fleet: Fleet, display: Display, stop: Stop) -> None:
             folder=job.folder,
             config=config.to_toml(),
             topology=config.make_topology(fleet),
+            rule=config.robust.make(),
         )
     with current:
         display.begin(job.label, current.round)
@@ -171,7 +172,7 @@ def conclude(
     home: Path,
     metric: str,
     select: Select,
-    target: float,
+    targets: Sequence[float],
     title: str,
     quiet: bool,
     json: bool,
@@ -181,7 +182,7 @@ def conclude(
     if not metrics(runs):
         err.print(f"nothing to score: no client has test windows; records are in {home}")
         return
-    show(runs, home / "report.html", metric, select, target, title, quiet, json)
+    show(runs, home / "report.html", metric, select, targets, title, quiet, json)
 
 
 def show(
@@ -189,18 +190,18 @@ def show(
     path: Path,
     metric: str,
     select: Select,
-    target: float,
+    targets: Sequence[float],
     title: str,
     quiet: bool,
     json: bool,
 ) -> None:
     """Prints the table and writes the report."""
     chosen = metric or default_metric(runs)
-    page.write(runs, path, chosen, f"communis: {title}", select, target)
+    page.write(runs, path, chosen, f"communis: {title}", select, targets)
     if json:
-        found = as_json(runs, chosen, select, target)
+        found = as_json(runs, chosen, select, targets)
         return say({"event": "result", **found, "report": str(path), "warnings": warnings(runs)})
-    out.print(results(runs, chosen, select, quiet, target))
+    out.print(results(runs, chosen, select, quiet, targets))
     for text in warnings(runs):
         out.print(f"\nwarning: {text}", style="yellow")
     out.print(f"\nreport: {path}")

@@ -3,10 +3,12 @@ the gradients if it has one. What it computes is written down for the device clo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal, get_args, get_origin, get_type_hints
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,6 +39,8 @@ class Recipe:
     momentum: float = 0.0  # sgd only
     weight_decay: float = 0.0  # L2, decoupled in adamw
     max_steps: int = 0  # stop after so many steps per round; 0: whole epochs
+    balanced: bool = False  # batches draw the client's classes equally often
+    carry: bool = False  # the optimiser's state goes on from round to round on the client
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(type(self)).items():
@@ -96,32 +100,25 @@ class Recipe:
             self.weight_decay,
             factors,
         )
-        order = client.generator("batches")
+        names = list(chosen)
+        if self.carry:
+            optimizer.recall(names, client.memory)
         seen, steps, total = 0, 0, 0.0
         model.train()
         for p in frozen:
             p.requires_grad_(False)
         try:
             with client.streams.torch("client", client.round, client.card.id):
-                for _ in range(passes):
-                    for indices in torch.split(
-                        torch.from_numpy(order.permutation(len(data))), self.batch
-                    ):
-                        if self.max_steps and steps == self.max_steps:
-                            break
-                        batch = data.batch(indices)
-                        for p in chosen.values():
-                            p.grad = None
-                        value = loss(model(batch), batch)
-                        value.backward()  # type: ignore[no-untyped-call]
-                        if adjust is not None:
-                            adjust(model)
-                        optimizer.step()
-                        steps, seen, total = (
-                            steps + 1,
-                            seen + len(batch),
-                            total + float(value.detach()) * len(batch),
-                        )
+                for batch in self._batches(client, passes):
+                    for p in chosen.values():
+                        p.grad = None
+                    value = loss(model(batch), batch)
+                    value.backward()  # type: ignore[no-untyped-call]
+                    if adjust is not None:
+                        adjust(model)
+                    optimizer.step()
+                    steps, seen = steps + 1, seen + len(batch)
+                    total += float(value.detach()) * len(batch)
             if seen and client.timed:
                 _note_training(client, loss, list(chosen), seen)
         finally:
@@ -129,17 +126,46 @@ class Recipe:
                 p.requires_grad_(True)
             for p in chosen.values():
                 p.grad = None
+        if self.carry:
+            client.memory.update(optimizer.memory(names))
         client.log["loss"] = total / seen if seen else float("nan")
         return Trained(steps, client.log["loss"])
 
+    def _batches(self, client: Client, passes: int) -> Iterator[Batch]:
+        draw = client.generator("batches")
+        orders = (self._order(client, draw) for _ in range(passes))
+        parts = (part for order in orders for part in torch.split(order, self.batch))
+        return map(client.train.batch, islice(parts, self.max_steps or None))
 
-def note_forward(client: Client, samples: Samples) -> None:
-    """Adds a pass over samples that trains nothing to the client's log, for the device clock."""
-    if not client.timed or not len(samples):
+    def _order(self, client: Client, draw: np.random.Generator) -> Tensor:
+        """One pass over the client's training windows; if balanced, its classes take turns, and
+        windows of rare classes come more than once."""
+        if not self.balanced:
+            return torch.from_numpy(draw.permutation(len(client.train)))
+        if not client.task.classes:
+            raise CommunisError("balanced = true needs a task with classes")
+        return in_turn(client.task.labels(client.train.target), draw)
+
+
+def in_turn(labels: Tensor, draw: np.random.Generator) -> Tensor:
+    """As many rows as there are labels, class by class in turn; each class in an order of its
+    own, over and over."""
+    of_class = [np.flatnonzero(labels.cpu().numpy() == c) for c in sorted(set(labels.tolist()))]
+    turns = -(-len(labels) // max(1, len(of_class)))
+    columns = [np.resize(draw.permutation(rows), turns) for rows in of_class]
+    order = draw.permutation(len(columns))
+    return torch.from_numpy(np.stack(columns, 1)[:, order].ravel()[: len(labels)])
+
+
+def note_forward(client: Client, samples: Samples, windows: int | None = None) -> None:
+    """Adds a pass over samples (or so many of them) that trains nothing to the client's log, for
+    the device clock."""
+    passed = len(samples) if windows is None else windows
+    if not client.timed or not passed:
         return
-    _add(client.log, windows=float(len(samples)))
+    _add(client.log, windows=float(passed))
     if client.timed == "exact":
-        forward, _ = _flops(client, _features, samples, "forward", 1.0)
+        forward, _ = _flops(client, _features, samples, "forward", passed / len(samples))
         _add(client.log, flops_forward=forward)
 
 

@@ -9,6 +9,14 @@ from communis.core import CommunisError, FleetView
 SHOWN = 8  # clients named in a message
 
 
+def at_least(method: object, **least: float) -> None:
+    """These settings of a method are not below so much."""
+    for name, value in least.items():
+        if not getattr(method, name) >= value:
+            kind = type(method).__name__.lower()
+            raise CommunisError(f"{kind} needs {name} >= {value}, got {getattr(method, name)}")
+
+
 def classes(fleet: FleetView, method: str, why: str) -> None:
     """The task is to predict one class."""
     if not fleet.task.classes or fleet.task.classes != fleet.task.outputs:

@@ -7,7 +7,7 @@ thirty lines of arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 import torch
@@ -19,6 +19,12 @@ OptimizerName = Literal["sgd", "adam", "adamw"]
 class Optimizer(Protocol):
     def step(self) -> None:
         """Applies the gradients; a parameter without one is left alone."""
+
+    def memory(self, names: Sequence[str]) -> dict[str, Tensor]:
+        """What it remembers of its parameters, called by these names."""
+
+    def recall(self, names: Sequence[str], memory: Mapping[str, Tensor]) -> None:
+        """Goes on from what was remembered; what is not in there starts afresh."""
 
 
 class SGD:
@@ -56,6 +62,15 @@ class SGD:
         if self._rates:
             grads = list(torch._foreach_mul(grads, [self._rates[id(p)] for p in params]))
         torch._foreach_add_(params, grads, alpha=-self.lr)
+
+    def memory(self, names: Sequence[str]) -> dict[str, Tensor]:
+        known = zip(names, map(id, self.params), strict=True)
+        return {f"velocity/{n}": self._velocity[p] for n, p in known if p in self._velocity}
+
+    def recall(self, names: Sequence[str], memory: Mapping[str, Tensor]) -> None:
+        for name, p in zip(names, self.params, strict=True):
+            if (key := f"velocity/{name}") in memory:
+                self._velocity[id(p)] = memory[key].clone()
 
 
 class Adam:
@@ -99,6 +114,21 @@ class Adam:
         torch._foreach_add_(denominators, self.eps)
         sizes = [-self._lr[id(p)] / (1 - beta1**t) for p, t in zip(params, steps, strict=True)]
         torch._foreach_addcdiv_(params, first, denominators, sizes)
+
+    def memory(self, names: Sequence[str]) -> dict[str, Tensor]:
+        found = {}
+        for name, p in zip(names, map(id, self.params), strict=True):
+            if p in self._moments:
+                found[f"first/{name}"], found[f"second/{name}"] = self._moments[p]
+                found[f"steps/{name}"] = torch.tensor(self._steps[p])
+        return found
+
+    def recall(self, names: Sequence[str], memory: Mapping[str, Tensor]) -> None:
+        for name, p in zip(names, self.params, strict=True):
+            if f"steps/{name}" in memory:
+                first, second = memory[f"first/{name}"], memory[f"second/{name}"]
+                self._moments[id(p)] = first.clone(), second.clone()
+                self._steps[id(p)] = int(memory[f"steps/{name}"])
 
 
 def make_optimizer(

@@ -9,7 +9,7 @@ import tempfile
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -20,9 +20,9 @@ import pandas as pd
 import torch
 
 from communis import wire
+from communis.aggregation import Aggregation, consensus_distance
 from communis.backends.inprocess import InProcess
-from communis.backends.machine import one_thread
-from communis.core import CommunisError, Method, Replies
+from communis.core import CommunisError, Method
 from communis.diary import Diary
 from communis.exchange import Answer, Ask, Backend, RoundRecord, Scored, Topology, readable
 from communis.fleet import AnyMethod, Fleet
@@ -31,6 +31,7 @@ from communis.ledger import Ledger
 from communis.metrics.summary import summary, weighted_mean
 from communis.plan import Plan, some
 from communis.recordings.recording import Array
+from communis.replies import Rule
 from communis.runfolder import RunFolder
 from communis.topology import SERVER, Star
 
@@ -50,17 +51,21 @@ class Run:
         folder: str | Path | None = None,
         config: str = "",
         topology: Topology | None = None,
+        rule: Rule | None = None,
         backend: Backend | None = None,
     ) -> None:
         """folder: where everything is written and a checkpoint is continued from; without one the
-        run leaves nothing behind. config: text for the folder's config.toml."""
+        run leaves nothing behind. config: text for the folder's config.toml. rule: what stands in
+        for means, see robust/."""
         self.plan, self.method, self.topology = plan or Plan(), method, topology or Star()
         fleet = fleet.pool() if method.pools_data else fleet
         self._fleet, self._streams = fleet.bind(method), fleet.streams
         self._server_type, _, _, self._up_type = wire.payload_types(type(method))
         self.cards, self._clock = self._fleet.cards, self._fleet.clock
-        if method.pools_data and not isinstance(self.topology, Star):
-            raise CommunisError(f"{type(method).__name__} pools data at a server: it needs a star")
+        self._liars = frozenset(fleet.attack.attackers)
+        self._aggregation = Aggregation(method, self.cards, self._liars, rule)
+        if method.pools_data:
+            self.topology = self._aggregation.pooled(self.topology)
         if not any(self.cards[i].samples for i in self._fleet.trainers):
             raise CommunisError("no client has a training window (split 0)")
         aggregators = self.topology.aggregators(len(self.cards))
@@ -76,7 +81,7 @@ class Run:
         self.folder.open()
         self._saved = self._restore()
         if self._saved < 0:
-            self.folder.describe(config, self._fleet)
+            self.folder.describe(config, self._fleet, self.topology.describe(len(fleet)))
         self.backend = backend or InProcess(
             fleet,
             method,
@@ -138,21 +143,25 @@ class Run:
         return pd.DataFrame(self.folder.scores().to_pandas())
 
     def links(self) -> pd.DataFrame:
-        """Bytes per round and link; the server is -1."""
+        """Bytes per round and link; the server is -1, all neighbours of a node -2."""
         return pd.DataFrame(self.folder.links().to_pandas())
 
     def _next(self) -> RoundRecord:
         """One round. The run changes only at its end, so a failure leaves the last round intact."""
         start, round = time.perf_counter(), self.round + 1
         cohort, awake = self._reached(round)
-        ledger = Ledger(self.topology, awake, cohort)
+        topology = self.topology.at(round)
+        ledger = Ledger(topology, awake, cohort)
+        heard = {a: topology.hears(a, cohort) for a in awake}
         if self.method.pools_data:
             raw = self._fleet.fleet.training_bytes() if round == 1 else {}
             ledger.pool(cohort[0], raw)
         since, diary = self._since.copy(), Diary(self.method, self.cards)
         answers = self._ask("train", cohort, round, since, self.servers, ledger)
-        received, refused, loss = self._read(answers, round, since, ledger, diary)
-        servers, dropped = self._aggregate(awake, cohort, received)
+        arriving = {client for clients in heard.values() for client in clients}
+        received, refused, loss = self._read(answers, arriving, since, ledger, diary)
+        heard = {a: [i for i in clients if i in received] for a, clients in heard.items()}
+        servers, dropped = self._aggregation.all(self.servers, heard, received)
         if dropped:  # then the round did not happen for the clients either
             refused, since = [*refused, *dropped], self._since.copy()
         elif type(self.method).settle is not Method.settle:
@@ -167,6 +176,7 @@ class Run:
         if scores and self.plan.pairs:
             diary.compare(self.servers, received)
         spent, nothing = diary.spent(self._clock, ledger), 0.0 if self._clock else math.nan
+        moved = self._aggregation.moved(self.servers, servers, heard, received)
         record = RoundRecord(
             round=round,
             cohort=tuple(cohort),
@@ -178,6 +188,8 @@ class Run:
             seconds_evaluation=time.perf_counter() - trained,
             virtual_seconds=max((s.compute + s.down + s.up for s in spent), default=nothing),
             virtual_joules=sum((s.joules for s in spent), start=nothing),
+            consensus_distance=consensus_distance(servers),
+            attack_distance=moved,
             refused=tuple(refused),
             scores=summary(scores),
         )
@@ -208,33 +220,30 @@ class Run:
         ledger: Ledger,
     ) -> Iterator[Answer]:
         """Sends the downlinks and has the clients work, each from its state of round `since`."""
-        messages = self._downs(clients, servers)
+        messages = self._downs(clients, servers, kind)
         for client in clients:
             ledger.down(client, messages[client])
         asks = [Ask(kind, i, round, int(since[i]), messages[i].data) for i in clients]
         return self.backend.perform(asks)
 
     def _downs(
-        self, clients: Sequence[int], servers: Mapping[int, Any], whole: bool = False
+        self, clients: Sequence[int], servers: Mapping[int, Any], kind: str
     ) -> dict[int, wire.Message]:
-        """The downlink of every client, or what it would get with all sensors; one that consists
-        of the same tensors is encoded once."""
-        known: dict[tuple[Any, ...], tuple[wire.Message, dict[str, torch.Tensor]]] = {}
-        messages = {}
-        for i in clients:
-            server = servers[self.topology.aggregator_of(i)]
-            card = self._fleet.whole(i) if whole else self.cards[i]
-            flat = wire.flatten(self.method.down(server, card))
-            key = tuple((name, wire.identity(t)) for name, t in flat.items())
-            if key not in known:
-                known[key] = wire.encode(flat), flat  # alive, so that no other tensor gets its id
-            messages[i] = known[key][0]
-        return messages
+        """The downlink of every client, or what it would get with all sensors ("whole")."""
+        cards = {i: self._fleet.whole(i) if kind == "whole" else self.cards[i] for i in clients}
+        of = {i: servers[self.topology.aggregator_of(i)] for i in clients}
+        return self._aggregation.downs(of, cards, after=kind == "settle")
 
     def _read(
-        self, answers: Iterator[Answer], round: int, since: Array, ledger: Ledger, diary: Diary
+        self,
+        answers: Iterator[Answer],
+        arriving: Collection[int],
+        since: Array,
+        ledger: Ledger,
+        diary: Diary,
     ) -> tuple[dict[int, Any], list[tuple[int, str]], float]:
-        """What was received, by client; who was refused and why; the mean training loss.
+        """What was received, by client; who was refused and why; the mean training loss of the
+        honest. arriving: whose messages reach anybody.
 
         Messages are read while other clients still work. For a client whose message was refused
         or lost the round did not happen: it goes on from the private state it had before.
@@ -243,7 +252,8 @@ class Run:
         refused, losses = [], []
         for answer in answers:
             card = self.cards[answer.client]
-            losses.append((answer.log.get("loss", math.nan), card.samples))
+            if card.id not in self._liars:
+                losses.append((answer.log.get("loss", math.nan), card.samples))
             refused += answer.failures
             if answer.failure:
                 continue
@@ -254,32 +264,15 @@ class Run:
                 payload = sum(t.nbytes for t in wire.flatten(up).values())
                 wire.check(up, card, self.method.sends(card), self.method.partial)
                 self.method.vet(card, up)
+                if card.id not in arriving:
+                    raise CommunisError("its message was lost on the way")
                 received[card.id] = up
                 if answer.keeps_state:
-                    since[card.id] = round
+                    since[card.id] = self.round + 1
             except CommunisError as error:
                 refused.append((card.id, readable(str(error))))
             ledger.up(card.id, wire.Message(answer.up, payload))
         return received, refused, weighted_mean(losses)
-
-    def _aggregate(
-        self, awake: Sequence[int], cohort: Sequence[int], received: Mapping[int, Any]
-    ) -> tuple[dict[int, Any], list[tuple[int, str]]]:
-        """The new state of every aggregator, and which of them came out unusable. One that heard
-        nobody keeps its state; so do all if any is not finite, or it would be so for good."""
-        servers = dict(self.servers)
-        with one_thread():
-            for a in awake:
-                heard = [i for i in self.topology.hears(a, cohort) if i in received]
-                if heard:
-                    replies = Replies([(self.cards[i], received[i]) for i in heard])
-                    servers[a] = self.method.aggregate(servers[a], replies)
-        broken = [
-            (a, f"the aggregate is not finite in {key}: the round was dropped")
-            for a, server in servers.items()
-            for key in wire.not_finite(server)
-        ]
-        return (dict(self.servers), broken[:1]) if broken else (servers, [])
 
     def _evaluate(
         self, round: int, since: Array, servers: Mapping[int, Any]
@@ -287,14 +280,14 @@ class Run:
         """The scores of this round, if it is due, and the clients that could not be scored."""
         if not self.plan.evaluates(round):
             return [], []
-        everybody, draw = range(len(self._fleet.fleet)), self._streams.generator
+        everybody = [i for i in range(len(self._fleet.fleet)) if i not in self._liars]
         count = self.plan.eval_clients or len(everybody)
-        clients = some(everybody, count, draw("evaluation", round))
-        messages = self._downs(clients, servers)
+        clients = some(everybody, count, self._streams.generator("evaluation", round))
+        messages = self._downs(clients, servers, "evaluate")
         asks = [Ask("evaluate", i, round, int(since[i]), messages[i].data) for i in clients]
         answers = list(self.backend.perform(asks))
         if self.plan.eval_whole and not self.method.pools_data:
-            messages = self._downs(clients, servers, whole=True)
+            messages = self._downs(clients, servers, "whole")
             answers += self.backend.perform(
                 [Ask("whole", i, round, -1, messages[i].data) for i in clients]
             )
@@ -306,7 +299,9 @@ class Run:
         """A digest of everything that must be the same for a checkpoint to be continued; the plan
         may change, for instance to go on for more rounds."""
         cards = [(c.id, c.modalities, c.samples, c.model) for c in self.cards]
-        return digest(self.method, self.topology, self._streams, self._fleet.fleet.digest, cards)
+        rules = [rule] if (rule := self._aggregation.rule) else []
+        fleet = self._fleet.fleet.digest
+        return digest(self.method, self.topology, self._streams, fleet, cards, *rules)
 
     def _restore(self) -> int:
         """Continues the folder's checkpoint; its round, or -1 if there is none."""

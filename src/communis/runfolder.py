@@ -43,6 +43,9 @@ from communis.fleet import BoundFleet
 from communis.fleet.gaps import kept_trace
 
 FORMAT = "1"
+_MAY_BE_NAN = (
+    "loss", "virtual_seconds", "virtual_joules", "consensus_distance", "attack_distance"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -81,9 +84,9 @@ class RunFolder:
     def _checkpoint(self) -> Path:
         return self.path / "checkpoint.safetensors"
 
-    def describe(self, config: str, fleet: BoundFleet) -> None:
-        """Writes the configuration, the environment and the fleet."""
-        about = json.dumps(fleet.describe(), indent=1)
+    def describe(self, config: str, fleet: BoundFleet, topology: Mapping[str, Any]) -> None:
+        """Writes the configuration, the environment and the fleet with who hears whom."""
+        about = json.dumps({**fleet.describe(), "topology": topology}, indent=1)
         replace_file(self.path / "fleet.json", about.encode())
         replace_file(self.path / "config.toml", config.encode())
         replace_file(self.path / "environment.json", json.dumps(environment(), indent=2).encode())
@@ -152,7 +155,7 @@ class RunFolder:
                 tuple(raw["cohort"]),
                 tuple((c, why) for c, why in raw["refused"]),
             )
-            for key in ("loss", "virtual_seconds", "virtual_joules"):
+            for key in _MAY_BE_NAN:
                 raw[key] = _number(raw.get(key))
             raw["scores"] = {key: _number(value) for key, value in raw["scores"].items()}
             found.append(RoundRecord(**raw))

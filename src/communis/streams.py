@@ -21,7 +21,8 @@ import torch
 class Streams:
     """`seed` drives everything; streams in use: data, world, split, partition, roles, suites,
     models, dropout, drop, build, init, online, participation, batches, client, evaluation,
-    allocation, clock, pretrain, frozen."""
+    allocation, clock, pretrain, frozen, graph, loss, attackers, attack, collusion, P, latents,
+    public."""
 
     seed: int = 0
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from communis.core import Card, Replies
+from communis.core import Card
 from communis.exchange import Noted, Pair
 from communis.groups import divergence, groups, modality_of_group
+from communis.replies import Replies
 from communis.state import State
 from communis.topology import SERVER
 

@@ -112,6 +112,13 @@ def decode(
     data: bytes, kind: Any, *, max_bytes: int = MAX_BYTES, device: torch.device | None = None
 ) -> Any:
     """The payload of type `kind` that `data` holds; WireError if it holds anything else."""
+    return unflatten(load(data, max_bytes=max_bytes, device=device), kind)
+
+
+def load(
+    data: bytes, *, max_bytes: int = MAX_BYTES, device: torch.device | None = None
+) -> dict[str, Tensor]:
+    """The flat named arrays that `data` holds."""
     if len(data) > max_bytes:
         raise WireError(f"message of {len(data)} bytes is over the limit of {max_bytes}")
     try:
@@ -124,7 +131,7 @@ def decode(
         raise WireError(f"{name} is {flat[name].dtype}, which no field may be")
     if device is not None and device.type != "cpu":
         flat = {key: tensor.to(device) for key, tensor in flat.items()}
-    return unflatten(flat, kind)
+    return dict(flat)
 
 
 def unflatten(flat: dict[str, Tensor], kind: Any) -> Any:

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from communis.core import Batch, Client, CommunisError, Samples, Score
 from communis.exchange import Answer, Ask, Scored
 from communis.fleet import AnyMethod, BoundFleet
-from communis.wire import decode, encode, flatten, payload_types
+from communis.wire import decode, encode, flatten, load, payload_types, unflatten
 
 EVAL_BATCH = 512
+MEMORY = "memory of the optimiser/"  # beside the fields of a private state
 
 
 class StateStore:
@@ -59,6 +61,15 @@ class StateStore:
     def drop(self, client: int, round: int) -> None:
         self.path(client, round).unlink(missing_ok=True)
 
+    def first(self, client: int, message: bytes) -> bytes:
+        """The first message that an attacker ever made, which this is if there was none before."""
+        path = self.folder / f"{client:06d}.first"
+        if not path.exists():
+            partial = path.with_suffix(".partial")
+            partial.write_bytes(message)
+            partial.replace(path)
+        return path.read_bytes()
+
 
 class Executor:
     """Performs asks, one at a time, with one scratch model per architecture and sensor suite."""
@@ -75,8 +86,10 @@ class Executor:
         if ask.since < 0:
             state = self.method.start_client(client)
         else:
-            kept = self.store.read(ask.client, ask.since)
-            state = decode(kept, self.state_type, device=self.fleet.device)
+            kept = load(self.store.read(ask.client, ask.since), device=self.fleet.device)
+            remembered = [key for key in kept if key.startswith(MEMORY)]
+            client.memory.update({key[len(MEMORY) :]: kept.pop(key) for key in remembered})
+            state = unflatten(kept, self.state_type)
         down = decode(ask.down, self.down_type, device=self.fleet.device)
         state = self.method.adopt(client, state, down)
         if ask.kind == "evaluate":
@@ -84,9 +97,18 @@ class Executor:
                 return Answer(ask.client, scores=list(self._scores(client, state)))
         if ask.kind == "settle":
             state = self.method.settle(client, state, down)
-            return Answer(ask.client, keeps_state=self._keep(ask, state), log=client.log)
+            return Answer(ask.client, keeps_state=self._keep(ask, state, client), log=client.log)
         state, up = self.method.local(client, state, down)
-        return Answer(ask.client, encode(up).data, self._keep(ask, state), client.log)
+        data = self._sent(client, flatten(up), flatten(down))
+        return Answer(ask.client, data, self._keep(ask, state, client), client.log)
+
+    def _sent(self, client: Client, up: dict[str, Tensor], down: dict[str, Tensor]) -> bytes:
+        """The message of a client, or what an attacker makes of it."""
+        attack, id = self.fleet.fleet.attack, client.card.id
+        if not attack.attacks(id, client.round):
+            return encode(up).data
+        first = load(self.store.first(id, encode(up).data)) if attack.kind == "replay" else up
+        return encode(attack.message(client, up, down, first)).data
 
     def _whole(self, ask: Ask) -> Answer:
         """The common model with all of the fleet's sensors and with each alone, on this client's
@@ -109,10 +131,11 @@ class Executor:
                         found.append(Scored(ask.client, "test", "+".join(subset), True, named))
         return Answer(ask.client, scores=found)
 
-    def _keep(self, ask: Ask, state: Any) -> bool:
-        """Private state goes to disk. One that never had a tensor needs no file: `start_client`
-        makes it again."""
-        message = encode(state)
+    def _keep(self, ask: Ask, state: Any, client: Client) -> bool:
+        """Private state goes to disk, with what the optimiser carries on. One that never had a
+        tensor needs no file: `start_client` makes it again."""
+        memory = {MEMORY + key: tensor for key, tensor in client.memory.items()}
+        message = encode(flatten(state) | memory)
         needed = bool(message.payload) or ask.since >= 0
         if needed:
             self.store.write(ask.client, ask.round, message.data)
@@ -134,7 +157,7 @@ class Executor:
         self, client: Client, state: Any, samples: Samples, subset: Sequence[str], views: bool
     ) -> Iterator[Score]:
         """The scores of the method's prediction and, with `views`, of what else it has to say."""
-        found: dict[str, list[torch.Tensor]] = defaultdict(list)
+        found: dict[str, list[Tensor]] = defaultdict(list)
         for indices in torch.split(torch.arange(len(samples)), EVAL_BATCH):
             batch = only(samples.batch(indices), subset)
             there = torch.stack(list(batch.present.values())).sum(0)
@@ -158,7 +181,7 @@ class Executor:
                         yield replace(score, metric=f"{score.metric}@{name}")
 
 
-def guessed(prediction: torch.Tensor, seen: torch.Tensor, client: Client) -> torch.Tensor:
+def guessed(prediction: Tensor, seen: Tensor, client: Client) -> Tensor:
     """A window that no sensor saw is given the client's own class frequencies in training, so the
     prediction is its most frequent class, whatever a method would make of nothing."""
     classes = client.task.classes

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
-from communis.core import Card, Client, CommunisError, Modality, Model, Pace, Task
+from communis.core import Card, Client, CommunisError, Modality, Model, Pace, Public, Task
 from communis.device import Clock, Cost, Meter, Whole, forward_flops, of_fleet
 from communis.fleet.brought import brought
 from communis.fleet.description import AnyMethod, Fleet, Splits
+from communis.fleet.public import public_client
 from communis.groups import groups
 from communis.models.network import initialise
 from communis.models.zoo import Architecture, architecture
@@ -98,6 +99,8 @@ class BoundFleet:
             "notes": list(self.fleet.windows.notes),
             "pooled": self.fleet.pooled,
             "brought": brought(self.fleet.devices, self.fleet.profiles, self.fleet.models),
+            "attackers": list(self.fleet.attack.attackers),
+            "public": public_client(self.fleet) if self.method.uses_public else None,
             "clients": [
                 {
                     "id": card.id,
@@ -160,16 +163,21 @@ class BoundFleet:
         kit = self._kit(id)
         if fresh:
             kit.initial.load_into(kit.model)
-        splits = self._splits(id)
-        return Client(
+        client = Client(
             self.cards[id],
             kit.model,
             self.task,
-            *splits,
+            *self._splits(id),
             round,
             self.fleet.streams,
             timed=self.fleet.clock.mode if self.fleet.devices else "",
+            public=self._public() if self.method.uses_public else None,
         )
+        return self.fleet.attack.spoiled(client)
+
+    def _public(self) -> Public:
+        owner = public_client(self.fleet)
+        return Public(owner, self._splits(owner)[0])
 
     def whole(self, id: int) -> Card:
         """The card that the client would have, had it all of the fleet's sensors."""

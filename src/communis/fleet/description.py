@@ -35,6 +35,7 @@ from communis.recordings.samples import (
     summed,
 )
 from communis.recordings.windows import TEST, TRAIN, VAL, Windows
+from communis.robust.attacks import Attack
 from communis.streams import Streams
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class Fleet:
     clock: ClockConfig = field(default_factory=ClockConfig)  # how devices' time is reckoned
     outages: Outages | None = None  # what drops out of the windows
     online: Online = field(default_factory=Online)  # who can be reached in a round
+    attack: Attack = field(default_factory=Attack)  # who lies, and how
+    public: int = -1  # whose training windows everybody has, if a method needs such; see public.py
 
     def __post_init__(self) -> None:
         if self.client_of is None:
@@ -86,6 +89,7 @@ class Fleet:
                 f"{len(self.models)} models for {len(self.suites)} clients: "
                 "give one, or one per client"
             )
+        self.attack.check(self.suites, self.windows.task)
         for name in ("coarse", "devices"):
             if len(getattr(self, name)) not in (0, len(self.suites)):
                 raise CommunisError(f"{name}: give one per client, or none at all")
@@ -129,6 +133,8 @@ class Fleet:
             found.update(np.ascontiguousarray(windows.inputs[m][some]).tobytes())
         if other := brought(self.devices, self.profiles, self.models):
             found.update(repr((list(self.devices), other, self.clock)).encode())
+        if self.attack.attackers or self.public >= 0:
+            found.update(repr((self.attack, self.public)).encode())
         if outages:
             found.update(repr(list(outages.drop)).encode())
             found.update(outages.trace.digest().encode() if outages.trace else b"")

@@ -50,6 +50,8 @@ class FleetConfig:
     trace: str = ""  # file of a saved trace to replay instead of drawing dropout
     online: Online = field(default_factory=Online)  # who can be reached in a round
     profiles: str = ""  # TOML file with device profiles, beside the known ones
+    public: int = -1  # whose training windows everybody has, for methods that need such; -1: of the
+    # first client with all of the fleet's sensors
 
     def __post_init__(self) -> None:
         named = (*self.models, *(role.model for role in self.roles if role.model))
@@ -94,6 +96,7 @@ class FleetConfig:
             profiles=profiles,
             outages=self._outages(windows, client_of, suites, roles, streams),
             online=self.online,
+            public=self.public,
         )
 
     def brought(self) -> dict[str, Any]:
