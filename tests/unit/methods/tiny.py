@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis import Batch, Card, Client, Fleet, Model, Plan, Replies, Run, State, Windows
+from communis.core import Method
 from communis.fleet import BoundFleet
 from communis.models.zoo import Architecture
 from communis.recordings.windows import TEST, TRAIN
@@ -95,16 +96,20 @@ class Game:
     method: Any
     server: Any
     states: dict[int, Any] = field(default_factory=dict)
+    memories: dict[int, Any] = field(default_factory=dict)  # of the optimisers
     downs: list[dict[int, Any]] = field(default_factory=list)  # by round, by client
     ups: list[dict[int, Any]] = field(default_factory=list)
     models: dict[int, Values] = field(default_factory=dict)  # after the last local training
 
-    def receive(self, id: int, round: int) -> tuple[Client, Any, Any]:
-        """A client that has adopted the downlink of a round, with its state and that downlink."""
+    def receive(self, id: int, round: int, after: bool = False) -> tuple[Client, Any, Any]:
+        """A client that has adopted the downlink of a round (or the one after its exchange), with
+        its state and that downlink."""
         client = self.bound.client(id, round, fresh=id not in self.states)
         state = self.states[id] if id in self.states else self.method.start_client(client)
         _, _, down_type, _ = payload_types(type(self.method))
-        down = decode(encode(self.method.down(self.server, client.card)).data, down_type)
+        sent = (self.method.back if after else self.method.down)(self.server, client.card)
+        down = decode(encode(sent).data, down_type)
+        client.memory.update(self.memories.get(id, {}))
         return client, self.method.adopt(client, state, down), down
 
     def round(self, cohort: Iterable[int] | None = None) -> None:
@@ -113,6 +118,7 @@ class Game:
         for id in cohort if cohort is not None else self.bound.trainers:
             client, state, downs[id] = self.receive(id, number)
             self.states[id], up = self.method.local(client, state, downs[id])
+            self.memories[id] = dict(client.memory)
             ups[id] = decode(encode(up).data, up_type)
             check(ups[id], client.card)
             self.models[id] = values(client.model)
@@ -120,6 +126,10 @@ class Game:
         self.ups.append(ups)
         replies = Replies([(self.bound.cards[id], ups[id]) for id in sorted(ups)])
         self.server = self.method.aggregate(self.server, replies)
+        for id in ups if type(self.method).settle is not Method.settle else ():
+            client, state, down = self.receive(id, number, after=True)
+            self.states[id] = self.method.settle(client, state, down)
+            self.memories[id] = dict(client.memory)
 
 
 def play(

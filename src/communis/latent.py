@@ -1,0 +1,176 @@
+"""Class-wise statistics in a shared latent space: how they are estimated, packed and pulled
+together. The mathematics of CoMFed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from communis.core import Client, CommunisError
+from communis.local import in_turn, note_forward
+from communis.optim import Adam
+from communis.state import State
+
+EPSILON = 1e-3  # the norm is smoothed so that its slope vanishes at the target
+LEAST = 1e-12  # a length below this is none
+NEVER = 1e6  # the age of what was not heard yet
+TRACED = 10  # rounds between two looks at the pull
+
+
+def model(client: Client) -> State:
+    """All of the client's model."""
+    return State.of(client.model) | State.buffers(client.model)
+
+
+def class_means(v: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """(classes, e) means of the rows of v (B, e) by class, zero without any; and which have one."""
+    members = nn.functional.one_hot(y, classes).to(v)
+    n = members.sum(0)
+    return members.T @ v / n.clamp_min(1)[:, None], n > 0
+
+
+def phi(x: Tensor, y: Tensor, consensus: str) -> Tensor:
+    """The distance whose sum the consensus makes least: squared for the mean; for the median
+    itself, smoothed near zero."""
+    square = (x - y).square().sum(-1)
+    return square if consensus == "mean" else (square + EPSILON**2).sqrt()
+
+
+def regulariser(u: Tensor, has: Tensor, targets: Tensor, known: Tensor, consensus: str) -> Tensor:
+    """L_reg: the mean over the classes in `has` of phi(u_c, target), itself the mean over those
+    pulls (J, classes, d) that know the class; a class without any adds nothing."""
+    pulls = phi(u, targets, consensus) * (known & has)
+    by_class = pulls.sum(0) / known.sum(0).clamp_min(1)
+    return by_class.sum() / has.sum().clamp_min(1)
+
+
+def separation(u: Tensor, has: Tensor) -> Tensor:
+    """The root mean square distance of class vectors from their mean."""
+    rows = u[has]
+    return (rows - rows.mean(0)).square().sum(1).mean().sqrt() if len(rows) else u.new_zeros(())
+
+
+def scale(u: Tensor, has: Tensor) -> Tensor:
+    """The separation, or 1 where there is none, as of a single class."""
+    found = separation(u, has)
+    return torch.where(found > LEAST, found, 1.0)
+
+
+def course(u: Tensor, has: Tensor, targets: Tensor, known: Tensor) -> dict[str, float]:
+    """How far class vectors are from their targets, and these (of the first pull) from each other,
+    for the client's log; nothing where there are none."""
+    shared = known & has
+    if not bool(shared.any()):
+        return {}
+    distances = (u - targets).norm(dim=-1)[shared]
+    return {
+        "latent/distance": float(distances.mean()),
+        "latent/target_separation": float(separation(targets[0], known[0])),
+    }
+
+
+@torch.no_grad()
+def statistics(client: Client, size: int, batch_norms: bool) -> tuple[Tensor, Tensor]:
+    """Class means of the embedding over one balanced minibatch (if it holds as many, over all
+    training windows), with the model as it is and without dropout. batch_norms: BatchNorm goes by
+    this batch, as in training, but learns nothing from it; else by its running statistics."""
+    y = client.task.labels(client.train.target)
+    rows = torch.arange(len(y))
+    rows = rows if size >= len(y) else in_turn(y, client.generator("latents"))[:size]
+    note_forward(client, client.train, len(rows))
+    before = State.buffers(client.model)
+    client.model.eval()
+    if batch_norms:
+        for module in client.model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.train()
+    embedding = client.model(client.train.batch(rows)).embedding
+    before.load_into(client.model)
+    return class_means(embedding, y[rows.to(y.device)], client.task.classes)
+
+
+def descended(
+    client: Client, start: Tensor, loss: Callable[[Tensor], Tensor], lr: float, steps: int
+) -> Tensor:
+    """A translator after some steps of Adam, whose memory is the client's."""
+    moved = start.clone().requires_grad_()
+    optimizer = Adam([moved], lr)
+    optimizer.recall(["translator"], client.memory)
+    for _ in range(steps):
+        (moved.grad,) = torch.autograd.grad(loss(moved), [moved])
+        optimizer.step()
+    client.memory.update(optimizer.memory(["translator"]))
+    return moved.detach()
+
+
+def translator(d: int, size: int, draw: np.random.Generator, orthonormal: bool) -> Tensor:
+    """A random matrix (d, size): entries N(0, 1/size), or orthonormal rows."""
+    drawn = torch.from_numpy(draw.standard_normal((d, size)))
+    rows: Tensor = torch.linalg.qr(drawn.T)[0].T if orthonormal else drawn / size**0.5
+    return rows.float().contiguous()
+
+
+def trace(client: Client, regulariser: Tensor, local: Tensor) -> None:
+    """Every tenth round, for the client's log: how strongly the consensus pulls, the length of its
+    slope by the model's parameters against that of the task's loss."""
+    if client.round % TRACED:
+        return
+    trained = [p for p in client.model.parameters() if p.requires_grad]
+    lengths = []
+    for loss in (regulariser, local):
+        slopes = torch.autograd.grad(loss, trained, retain_graph=True, allow_unused=True)
+        squares = [float(g.square().sum()) for g in slopes if g is not None]
+        lengths.append(math.sqrt(math.fsum(squares)))
+    client.log["latent/pull"] = lengths[0] / max(lengths[1], LEAST)
+
+
+def pack(u: Tensor, has: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of u (..., classes, d) that `has` (..., classes) names, and `has` as bits: what
+    travels."""
+    bits = np.packbits(has.cpu().numpy(), axis=-1, bitorder="little")
+    return u[has].contiguous(), torch.from_numpy(bits)
+
+
+def unpack(rows: Tensor, bits: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """The reverse; zero where there is none."""
+    flags = np.unpackbits(bits.cpu().numpy(), axis=-1, count=classes, bitorder="little")
+    has = torch.from_numpy(flags.astype(bool)).to(rows.device)
+    u = rows.new_zeros(*has.shape, rows.shape[-1])
+    u[has] = rows
+    return u, has
+
+
+def check(rows: Tensor, bits: Tensor, classes: int, d: int) -> None:
+    """Refuses what `pack` cannot have made."""
+    size = -(-classes // 8)
+    if bits.dtype is not torch.uint8 or tuple(bits.shape) != (size,):
+        raise CommunisError(f"has is {bits.dtype} {tuple(bits.shape)}, expected {size} bytes")
+    flags = np.unpackbits(bits.numpy(), bitorder="little")
+    if flags[classes:].any():
+        raise CommunisError(f"has names a class beyond the {classes} that there are")
+    if rows.dtype is not torch.float32 or tuple(rows.shape) != (int(flags.sum()), d):
+        found, expected = tuple(rows.shape), (int(flags.sum()), d)
+        raise CommunisError(f"u is {rows.dtype} {found}, expected torch.float32 {expected}")
+
+
+def collected(
+    old: tuple[Tensor, Tensor, Tensor], sent: Sequence[tuple[int, Tensor, Tensor]]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What every client sent last: u (clients, classes, d), age and who, after a round in which
+    these (client, u, has) were heard."""
+    u, age, who = old
+    missing = torch.tensor([i for i, *_ in sent if i not in who.tolist()], dtype=who.dtype)
+    _, classes, d = u.shape
+    who = torch.cat([who, missing])
+    u = torch.cat([u, u.new_zeros(len(missing), classes, d)])
+    age = torch.cat([age + 1, torch.full((len(missing), classes), NEVER)])
+    for client, rows, has in sent:
+        place = who.tolist().index(client)
+        u[place] = torch.where(has[:, None], rows, u[place])
+        age[place] = torch.where(has, 0.0, age[place])
+    order = who.argsort()
+    return u[order], age[order], who[order]
