@@ -14,8 +14,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from communis.core import Card, Client, FleetView, Method, Replies
+from communis.core import Card, Client, FleetView, Method
 from communis.local import Recipe
+from communis.replies import Replies
 from communis.state import State
 
 

@@ -71,7 +71,7 @@ class CoMFed(Recipe, Method[Server, Private, Down, Up]):
     scale_lock: int = 0  # from this round on classes lie at distance 1 from their mean; 0: never
     stale: int = 5  # rounds for which a class that is not heard keeps its target
     warmup: int = 0  # rounds without a pull on the model
-    norms: Literal["batch", "running"] = "batch"  # BatchNorm's statistics when u is estimated
+    statistics: Literal["batch", "running"] = "batch"  # BatchNorm's, when u is estimated
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -117,9 +117,8 @@ class CoMFed(Recipe, Method[Server, Private, Down, Up]):
             return L_local + L_reg
 
         self.train(client, loss=loss if pulled else None)
-        v, has = latent.statistics(client, self.batch, self.norms == "batch")
+        v, has = latent.statistics(client, self.batch, self.statistics == "batch")
         u = v @ state.P.T  # Equation 5
-        client.log["latent/separation"] = float(latent.separation(u, has))
         return replace(state, w=latent.model(client), v=v, has=has), Up(*latent.pack(u, has))
 
     def vet(self, card: Card, up: Up) -> None:

@@ -17,22 +17,9 @@ from typing import Any, Literal
 
 import torch
 
-from communis.core import (
-    Card,
-    Client,
-    CommunisError,
-    FleetView,
-    Method,
-    Model,
-    Replies,
-    Task,
-    Weight,
-    modality_of,
-    presence,
-    samples,
-    uniform,
-)
+from communis.core import Card, Client, CommunisError, FleetView, Method, Model, Task, modality_of
 from communis.local import Recipe
+from communis.replies import Replies, Weight, presence, samples, uniform
 from communis.state import State
 
 

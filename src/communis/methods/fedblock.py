@@ -20,9 +20,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from communis.core import Card, Client, CommunisError, FleetView, Method, Replies, samples, uniform
+from communis.core import Card, Client, CommunisError, FleetView, Method
 from communis.groups import group_of, modality_of_group
 from communis.methods.fedavg import Averaging, Up
+from communis.replies import Replies, samples, uniform
 from communis.state import State
 
 

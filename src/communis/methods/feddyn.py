@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 import torch
 
-from communis.core import Card, Client, CommunisError, FleetView, Method, Model, Replies, uniform
+from communis.core import Card, Client, CommunisError, FleetView, Method, Model
 from communis.local import Recipe
+from communis.replies import Replies, uniform
 from communis.state import State
 
 

@@ -30,9 +30,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from communis.core import Card, Client, CommunisError, FleetView, Method, Replies, modality_of
+from communis.core import Card, Client, CommunisError, FleetView, Method, modality_of
 from communis.groups import groups
 from communis.methods.fedavg import Averaging, Up
+from communis.replies import Replies
 from communis.state import State
 
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import torch
 
-from communis.core import Card, Client, CommunisError, FleetView, Method, Replies, samples
+from communis.core import Card, Client, CommunisError, FleetView, Method
 from communis.local import Recipe
+from communis.replies import Replies, samples
 from communis.state import State
 
 

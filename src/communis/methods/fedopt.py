@@ -13,8 +13,9 @@ from typing import Literal
 
 import torch
 
-from communis.core import Card, Client, CommunisError, FleetView, Method, Replies, uniform
+from communis.core import Card, Client, CommunisError, FleetView, Method
 from communis.local import Recipe
+from communis.replies import Replies, uniform
 from communis.state import State
 
 

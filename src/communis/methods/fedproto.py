@@ -20,18 +20,9 @@ import torch
 from torch import Tensor
 
 from communis import needs
-from communis.core import (
-    Batch,
-    Card,
-    Client,
-    CommunisError,
-    FleetView,
-    Method,
-    Output,
-    Replies,
-    Samples,
-)
+from communis.core import Batch, Card, Client, CommunisError, FleetView, Method, Output, Samples
 from communis.local import Recipe, note_forward
+from communis.replies import Replies
 from communis.state import State
 
 
@@ -112,10 +103,9 @@ class FedProto(Recipe, Method[Server, Private, Down, Up]):
             raise CommunisError(f"counts are not those of {card.samples} windows")
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
-        sums, n = ups.sum(lambda up: up.sums), ups.sum(lambda up: up.counts)
+        C, n = ups.classwise(lambda up: up.sums, lambda up: up.counts)
         heard = n > 0
-        C = torch.where(heard[:, None], sums / n.clamp_min(1)[:, None], server.C)
-        return Server(C=C, n=torch.where(heard, n, server.n))
+        return Server(C=torch.where(heard[:, None], C, server.C), n=torch.where(heard, n, server.n))
 
     def predict(self, client: Client, state: Private, batch: Batch) -> Tensor:
         output = client.model(batch)

@@ -32,15 +32,13 @@ from communis.core import (
     Method,
     Model,
     Output,
-    Replies,
     Task,
     modality_of,
-    presence,
-    uniform,
 )
 from communis.local import Recipe
 from communis.methods.fedavg import Up
 from communis.models.network import MLP
+from communis.replies import Replies, presence, uniform
 from communis.state import State
 
 
@@ -85,10 +83,10 @@ class Harmony(Recipe, Method[Server, Private, Down, Up]):
             model.unimodal[m] = MLP((size, task.outputs))
 
     def sends(self, card: Card) -> list[str]:
-        return _modality_wise(card.params)
+        return modality_wise(card.params)
 
     def start_server(self, fleet: FleetView) -> Server:
-        w = fleet.params.pick(_modality_wise(fleet.params))
+        w = fleet.params.pick(modality_wise(fleet.params))
         return Server(w, rounds=0, served=torch.zeros(len(fleet.cards), dtype=torch.bool))
 
     def start_client(self, client: Client) -> Private:
@@ -103,13 +101,15 @@ class Harmony(Recipe, Method[Server, Private, Down, Up]):
         return state
 
     def local(self, client: Client, state: Private, down: Down) -> tuple[Private, Up]:
-        wise = _modality_wise(client.card.params)
+        wise = modality_wise(client.card.params)
         if down.stage2:
             own = [p for p in client.card.params if not p.startswith("unimodal.")]
             own = [p for p in own if self.finetune or p not in wise]
             self.train(client, paths=own, rates=dict.fromkeys(wise, self.finetune))
         else:
-            self.train(client, loss=lambda out, batch: _unimodal(client, out, batch), paths=wise)
+            self.train(
+                client, loss=lambda out, batch: unimodal_loss(client, out, batch), paths=wise
+            )
         model = State.of(client.model) | State.buffers(client.model)
         return Private(model, down.stage2), Up(State() if down.stage2 else model.pick(wise))
 
@@ -122,18 +122,14 @@ class Harmony(Recipe, Method[Server, Private, Down, Up]):
 
     def predict(self, client: Client, state: Private, batch: Batch) -> Tensor:
         output = client.model(batch)
-        if state.fuses:
-            return output.prediction
-        said = torch.stack([client.model.unimodal[m](h) for m, h in output.features.items()])
-        there = torch.stack([batch.present[m] for m in output.features])[..., None]
-        return (said * there).sum(0) / there.sum(0).clamp_min(1)
+        return output.prediction if state.fuses else unimodal_mean(client, output, batch)
 
 
-def _modality_wise(paths: Iterable[str]) -> list[str]:
+def modality_wise(paths: Iterable[str]) -> list[str]:
     return [path for path in paths if modality_of(path)]
 
 
-def _unimodal(client: Client, output: Output, batch: Batch) -> Tensor:
+def unimodal_loss(client: Client, output: Output, batch: Batch) -> Tensor:
     """The sum of the losses of all modalities, each on the windows that have it. They share no
     parameter, so this trains each by itself."""
     losses = []
@@ -142,3 +138,10 @@ def _unimodal(client: Client, output: Output, batch: Batch) -> Tensor:
         said = client.model.unimodal[m](h[there])
         losses.append(client.task.loss(said, batch.target[there]) if len(said) else said.sum())
     return torch.stack(losses).sum()
+
+
+def unimodal_mean(client: Client, output: Output, batch: Batch) -> Tensor:
+    """The mean of what the modalities predict that are present; zeros where none is."""
+    said = torch.stack([client.model.unimodal[m](h) for m, h in output.features.items()])
+    there = torch.stack([batch.present[m] for m in output.features])[..., None]
+    return (said * there).sum(0) / there.sum(0).clamp_min(1)

@@ -21,17 +21,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from communis.core import (
-    Card,
-    Client,
-    CommunisError,
-    FleetView,
-    Method,
-    Replies,
-    samples,
-    uniform,
-)
+from communis.core import Card, Client, CommunisError, FleetView, Method
 from communis.methods.fedavg import Averaging
+from communis.replies import Replies, samples, uniform
 from communis.state import State
 
 Shape = tuple[int, ...]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from communis.core import Card, Client, FleetView, Method, Replies
+from communis.core import Card, Client, FleetView, Method
 from communis.local import Recipe
+from communis.replies import Replies
 from communis.state import State
 
 

@@ -20,9 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis import needs
-from communis.core import Batch, Card, Client, CommunisError, FleetView, Method, Output, Replies
+from communis.core import Batch, Card, Client, CommunisError, FleetView, Method, Output
 from communis.local import note_forward
 from communis.methods.fedavg import Averaging
+from communis.replies import Replies
 from communis.state import State
 
 
@@ -94,11 +95,10 @@ class PmcmFL(Averaging, Method[Server, Private, Down, Up]):
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         C, n = dict(server.C), dict(server.n)
-        sums = ups.sum(lambda up: up.sums)
-        for m, counts in ups.sum(lambda up: up.counts).items():
-            heard = counts > 0
-            C[m] = torch.where(heard[:, None], sums[m] / counts.clamp_min(1)[:, None], C[m])
-            n[m] = torch.where(heard, counts, n[m])
+        means, counts = ups.classwise(lambda up: up.sums, lambda up: up.counts)
+        for m, heard in counts.items():
+            C[m] = torch.where(heard[:, None] > 0, means[m], C[m])
+            n[m] = torch.where(heard > 0, heard, n[m])
         return Server(self.merge(server.w, ups), State(C), State(n))
 
     def predict(self, client: Client, state: Private, batch: Batch) -> Tensor:

@@ -29,11 +29,12 @@ import torch
 from torch import Tensor
 
 from communis import elastic, needs
-from communis.core import Card, Client, CommunisError, FleetView, Method, Replies, uniform
+from communis.core import Card, Client, CommunisError, FleetView, Method
 from communis.groups import divergence, groups
 from communis.local import Recipe
 from communis.methods.fedavg import Up, w_of
 from communis.recordings.recording import Array
+from communis.replies import Replies, uniform
 from communis.state import State
 
 A, B = "fusion.blocks.", "fusion.shared."
