@@ -71,10 +71,11 @@ Selection = Annotated[
     ),
 ]
 Target = Annotated[
-    float,
+    list[float] | None,
     typer.Option(
-        help="The score until which rounds, time, energy and traffic are counted; 0: the "
-        "configuration's, or the highest multiple of 0.05 that all methods reached.",
+        help="A score until which rounds, time, energy and traffic are counted (repeatable); else "
+        "those of the configuration, or for time and energy the highest multiple of 0.05 that all "
+        "methods reached.",
         min=0.0,
     ),
 ]
@@ -91,7 +92,7 @@ def run(
     name: Name = "",
     metric: Metric = "",
     select: Selection = "last",
-    target: Target = 0.0,
+    target: Target = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -108,7 +109,7 @@ def run(
             "or choose another --name"
         )
     jobs.carry_out([Job(config, folder, source)], folder, metric, quiet, json)
-    jobs.conclude([folder], folder, metric, select, target, config.name, quiet, json)
+    jobs.conclude([folder], folder, metric, select, target or (), config.name, quiet, json)
 
 
 @app.command()
@@ -132,7 +133,7 @@ def compare(
     name: Name = "",
     metric: Metric = "",
     select: Selection = "last",
-    target: Target = 0.0,
+    target: Target = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Remove earlier results first.")] = False,
     quiet: Quiet = False,
     json: Json = False,
@@ -165,7 +166,7 @@ def compare(
     jobs.prepare(todo, fresh)
     jobs.carry_out(todo, home, metric, quiet, json)
     jobs.conclude(
-        [job.folder for job in todo], home, metric, select, target, base.name, quiet, json
+        [job.folder for job in todo], home, metric, select, target or (), base.name, quiet, json
     )
 
 
@@ -174,7 +175,7 @@ def resume(
     folder: Annotated[Path, typer.Argument(help="A run's folder, or a comparison's.")],
     metric: Metric = "",
     select: Selection = "last",
-    target: Target = 0.0,
+    target: Target = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -186,7 +187,7 @@ def resume(
     todo.sort(key=lambda job: (job.config.seed, *job.config.cell.values()))  # by shared fleets
     jobs.refuse_mixed(todo)
     jobs.carry_out(todo, folder, metric, quiet, json)
-    jobs.conclude(found, folder, metric, select, target, todo[0].config.name, quiet, json)
+    jobs.conclude(found, folder, metric, select, target or (), todo[0].config.name, quiet, json)
 
 
 @app.command()
@@ -197,12 +198,12 @@ def report(
     ),
     metric: Metric = "",
     select: Selection = "last",
-    target: Target = 0.0,
+    target: Target = None,
     json: Json = False,
 ) -> None:
     """Write one HTML file with the tables and curves of finished runs."""
     title = ", ".join(map(str, folders))
-    jobs.show(collect(folders), output, metric, select, target, title, quiet=False, json=json)
+    jobs.show(collect(folders), output, metric, select, target or (), title, quiet=False, json=json)
 
 
 @app.command()

@@ -18,6 +18,7 @@ from communis.core import CommunisError
 from communis.exchange import RoundRecord
 from communis.metrics.selection import Scores, Select, chosen
 from communis.runfolder import RunFolder
+from communis.topology import SERVER
 
 # Settings that change no number of a run, or that runs to be averaged over may differ in.
 _FREE = ("name", "variant", "seed", "metric", "target", "run.workers", "run.start_method",
@@ -78,6 +79,12 @@ class Finished:
     def bench(self) -> Mapping[str, str]:
         """The settings that runs must share for their difference to mean something."""
         return {k: v for k, v in self.settings.items() if not k.startswith("method.")}
+
+    @property
+    def targets(self) -> Sequence[float]:
+        """Of the score to judge by, as its file has them: a number, a list or nothing."""
+        found = self.config.get("target", 0)
+        return [float(one) for one in (found if isinstance(found, list) else [found]) if one]
 
     @property
     def evaluated(self) -> Sequence[RoundRecord]:
@@ -141,6 +148,13 @@ class Finished:
     def pairs(self) -> pd.DataFrame:
         """How alike the updates of two clients were, by evaluated round and group."""
         return pd.DataFrame(RunFolder(self.path).pairs().to_pandas())
+
+    @cached_property
+    def senders(self) -> Mapping[int, int]:
+        """The clients that ever sent a payload, with the round in which they first did."""
+        links = RunFolder(self.path).links().to_pandas()
+        sent = links[(links["sender"] != SERVER) & (links["payload"] > 0)]
+        return {int(client): int(r) for client, r in sent.groupby("sender")["round"].min().items()}
 
     @cached_property
     def _history(self) -> Mapping[tuple[str, str], Scores]:

@@ -7,7 +7,7 @@ import logging
 import math
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from types import FrameType
@@ -27,6 +27,7 @@ from communis.metrics.selection import SELECTS, Select
 from communis.plugins import nearest
 from communis.report.clockwords import about_time, goal, of_rounds, of_target
 from communis.report.modalities import alone
+from communis.report.traffic import COLUMNS, about_traffic
 from communis.report.words import (
     count,
     how_to_read,
@@ -37,7 +38,8 @@ from communis.report.words import (
     versus,
 )
 from communis.runfolder import strict
-from communis.timing import Timing, timing
+from communis.timing import Clocked, timing
+from communis.traffic import Sent, traffic
 
 # No markup: a pip command such as communis[watch] is meant as it stands.
 out = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 110)
@@ -96,7 +98,8 @@ class Display:
         value = record.scores.get(f"test.{self.metric}")
         if value is not None:
             self._score = f"{self.metric} {value:.3f} (round {record.round})  "
-        note = f"loss {record.loss:.3f}  {self._score}{self._traffic / 1e6:.1f} MB"
+        loss = f"{record.loss:.3f}" if not record.loss > 1e4 else f"{record.loss:.1e}"
+        note = f"loss {loss}  {self._score}{self._traffic / 1e6:.1f} MB"
         self._update(note)
         if self._json:
             say({"event": "round", **about, **asdict(record)})
@@ -130,10 +133,11 @@ def results(
     metric: str,
     select: Select = "last",
     quiet: bool = False,
-    target: float = 0.0,
+    targets: Sequence[float] = (),
 ) -> Group:
-    """The comparison of the methods, or for a grid the methods x cells, and what they take by the
-    device clock; unless `quiet` with how to read it. target: see `timing`."""
+    """The comparison of the methods, or for a grid the methods x cells, what they take by the
+    device clock and what they send until they reach the targets; unless `quiet` with how to read
+    it. targets: see `timing.named`."""
     found: Sequence[Selected]
     seen = scored(runs)
     if len(places := cells(seen)) > 1:
@@ -144,9 +148,14 @@ def results(
         view = comparison(table, metric)
     parts: list[RenderableType] = [view]
     words = f"{scope(runs)} {how_to_read(seen, found, metric, select)}"
-    if times := timing(seen, metric, select, target):
-        parts += _times(times, metric)
+    if times := timing(seen, metric, select, targets):
+        parts += _each("method", of_rounds(times), times.rows)
+        parts += _each(goal(times.target, metric), of_target(times), times.rows)
         words += f" {about_time(seen, times, metric)}"
+    if sent := traffic(seen, metric, select, targets):
+        for one in sent:
+            parts += _each(goal(one.target, metric), COLUMNS, one.rows)
+        words += f" {about_traffic(seen, metric)}"
     return Group(*parts) if quiet else Group(*parts, f"\n{words}")
 
 
@@ -170,14 +179,14 @@ def comparison(table: Sequence[Row], metric: str) -> Group:
     return Group(view, "", _selections(f"{plain(metric)} of", table))
 
 
-def _times(found: Timing, metric: str) -> Iterator[RenderableType]:
-    """What a round takes, and what it takes to reach the target: each a small table."""
-    for corner, columns in {"": of_rounds(found), goal(found, metric): of_target(found)}.items():
-        if columns:
-            view = _table(corner or "method", *columns)
-            for row in found.rows:
-                view.add_row(row.method, *(show(row) for show in columns.values()))
-            yield from ("", view)
+def _each(
+    corner: str, columns: Mapping[str, Callable[[Any], str]], found: Sequence[Clocked | Sent]
+) -> list[RenderableType]:
+    """A small table with a line for every method; none without columns."""
+    view = _table(corner, *columns)
+    for row in found:
+        view.add_row(row.method, *(show(row) for show in columns.values()))
+    return ["", view] if columns else []
 
 
 def _selections(corner: str, found: Sequence[Selected]) -> Table:
@@ -219,10 +228,10 @@ def _table(name: str, *numbers: str) -> Table:
 
 
 def as_json(
-    runs: Sequence[Finished], metric: str, select: Select = "last", target: float = 0.0
+    runs: Sequence[Finished], metric: str, select: Select = "last", targets: Sequence[float] = ()
 ) -> dict[str, Any]:
     """The same for programs: rows with their cell, and for a grid the averages over cells; by the
-    device clock (`timing`) each cell, then all."""
+    device clock (`timing`) and until the targets (`traffic`) each cell, then all."""
     found: dict[str, Any] = {"metric": metric, "select": select, "rows": []}
     groups = cells(scored(runs))
     for group in groups.values():
@@ -230,11 +239,12 @@ def as_json(
     if len(groups) > 1:
         averages = [asdict(line) for line in lines(runs, metric, select)]
         found["averages"] = [{k: v for k, v in x.items() if k != "cells"} for x in averages]
-    found["timing"], found["modalities"] = [], []
+    found |= {"timing": [], "traffic": [], "modalities": []}
     for part in (*groups.values(), *([scored(runs)] if len(groups) > 1 else [])):
         about = {"cell": part[0].cell if len(cells(part)) == 1 else None}  # None: over all
-        if times := timing(part, metric, select, target):
+        if times := timing(part, metric, select, targets):
             found["timing"].append(about | asdict(times))
+        found["traffic"] += [about | asdict(x) for x in traffic(part, metric, select, targets)]
         if scores := alone(part, metric, select):
             found["modalities"].append(about | asdict(scores))
     return found

@@ -7,7 +7,7 @@ Ratios are taken between runs of the same seed and cell, which share their fleet
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -53,26 +53,24 @@ class Timing:
 
     target: float  # NaN: no multiple of STEP was reached by all
     given: bool  # by the user, not chosen
-    base: str  # what speedups are against; empty if no run has a clock
+    several: bool  # were given, of which this is one; see `feasible`
+    base: str  # what speedups are against
     rows: Sequence[Clocked]
 
 
 def timing(
-    runs: Sequence[Finished], metric: str, select: Select = "last", target: float = 0.0
+    runs: Sequence[Finished], metric: str, select: Select = "last", targets: Sequence[float] = ()
 ) -> Timing | None:
-    """Means over cells seed by seed, then over seeds. target: if 0 the one that the runs name, else
-    the highest multiple of STEP that the mean curve of every method reached in every cell. None if
-    there is neither a clock nor a target."""
-    if not math.isfinite(target):
-        raise CommunisError(f"target: expected a finite number, got {target}")
+    """Means over cells seed by seed, then over seeds. One of the targets counts (see `named` and
+    `feasible`), or without any the highest multiple of STEP that the mean curve of every method
+    reached in every cell. None if no run has a clock."""
     runs = scored(runs)
     groups, places = grouped(runs), cells(runs)
-    target = target or _named(runs)
     pace = {name: _by_run(group, _round_seconds) for name, group in groups.items()}
-    base = _base(runs, pace)
-    if not (base or target):
+    if not (base := _base(runs, pace)):
         return None
-    given, target = bool(target), target or automatic(runs, metric)
+    targets = named(runs, metric, targets)
+    target = feasible(runs, metric, targets) if targets else automatic(runs, metric)
     rows = [
         Clocked(
             method=name,
@@ -83,7 +81,32 @@ def timing(
         )
         for name in ranking(runs, metric, select)[0]
     ]
-    return Timing(target, given, base, rows)
+    return Timing(target, bool(targets), len(targets) > 1, base, rows)
+
+
+def named(runs: Sequence[Finished], metric: str, asked: Sequence[float] = ()) -> tuple[float, ...]:
+    """The targets from the easiest to the hardest: those asked for, else those in the runs' files
+    if they agree on them. 0 is none."""
+    if wrong := [target for target in asked if not math.isfinite(target)]:
+        raise CommunisError(f"target: expected a finite number, got {wrong[0]}")
+    found = {frozenset(run.targets) for run in runs if run.targets}
+    own = found.pop() if len(found) == 1 else frozenset()
+    return tuple(sorted(set(filter(None, asked)) or own, key=lambda one: better(metric) * one))
+
+
+def feasible(runs: Sequence[Finished], metric: str, targets: Sequence[float]) -> float:
+    """The hardest target that every run reached, else the easiest."""
+    reached = [t for t in targets if all(first_round(run, metric, t) for run in runs)]
+    return (reached or targets[:1])[-1]
+
+
+def first_round(run: Finished, metric: str, target: float) -> int | None:
+    """The first evaluated round whose test score reached the target."""
+    for record in run.evaluated:
+        score = record.scores.get(f"test.{metric}", math.nan)
+        if better(metric) * (score - target) >= -1e-9:
+            return record.round
+    return None
 
 
 def progress(run: Finished, metric: str) -> pd.DataFrame:
@@ -105,13 +128,12 @@ def to_target(
     group: Sequence[Finished], metric: str, target: float, everywhere: Collection[str] = ()
 ) -> Reach:
     """What the runs of one method spent until they reached the target."""
-    found, reached = dict[tuple[int, str], dict[str, float]](), 0
+    found, reached = dict[tuple[int, str], Mapping[Hashable, float]](), 0
     for run in group:
         table = progress(run, metric)
-        there = better(metric) * (table["score"] - target) >= -1e-9
-        reached += bool(there.any())
-        spent = table[there] if there.any() else table[-1:]
-        found[run.seed, run.place] = dict(zip(SPENT, spent[[*SPENT]].to_numpy()[0], strict=True))
+        first = first_round(run, metric, target)
+        reached += first is not None
+        found[run.seed, run.place] = table.loc[first or table.index[-1], [*SPENT]].to_dict()
     means = {
         name: _estimate({key: float(one[name]) for key, one in found.items()}, everywhere)
         for name in SPENT
@@ -131,12 +153,6 @@ def automatic(runs: Sequence[Finished], metric: str) -> float:
     finite = [top for top in tops if math.isfinite(top)]
     target = sign * STEP * math.floor(min(finite) / STEP + 1e-9) if finite else math.nan
     return round(target, 9) if target > 0 else math.nan
-
-
-def _named(runs: Sequence[Finished]) -> float:
-    """The target in the runs' files, if they agree on one; 0 if not."""
-    named = {float(run.config["target"]) for run in runs if run.config.get("target")}
-    return named.pop() if len(named) == 1 else 0.0
 
 
 ByRun = Mapping[tuple[int, str], float]  # by seed and cell

@@ -589,8 +589,8 @@ def test_the_target_is_passed_on(
         assert "--target" in capsys.readouterr().err
     assert call(monkeypatch, *commands[0], "--set", "target=0.13") == 0  # no other results
     assert call(monkeypatch, *commands[0], "--json", "--target", "0.14") == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])["timing"]
-    assert (found[0]["target"], found[0]["given"]) == (0.14, True)
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])["traffic"]
+    assert [one["target"] for one in found] == [0.14]
     single = ["run", "synthetic", *SMALL, "--into", str(tmp_path), "--target", "0.1"]
     assert call(monkeypatch, *single) == 0
     assert "to accuracy 0.1" in capsys.readouterr().out

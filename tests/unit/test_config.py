@@ -9,6 +9,7 @@ import pytest
 from communis import Fleet
 from communis import config as configs
 from communis.config import Config, SchemaError, about, cells, load, presets
+from communis.core import CommunisError
 from communis.methods.fedavg import FedAvg
 from communis.methods.fedprox import FedProx
 from communis.methods.scaffold import Scaffold
@@ -113,7 +114,10 @@ def test_topologies() -> None:
     ring = load("synthetic", ["topology.kind=ring"]).make_topology(fleet)
     assert isinstance(ring, Graph)
     assert len(ring.edges) == 10
-    edges = load("synthetic", ["topology.kind=edges", "topology.edges=[[0,1],[2,1]]"])
+    own = ["topology.kind=edges", "topology.edges=[[0,1],[2,1]]"]
+    with pytest.raises(CommunisError, match="falls into"):
+        load("synthetic", own).make_topology(fleet)
+    edges = load("synthetic", [*own, "topology.connected=false"])
     assert edges.make_topology(fleet) == Graph(((0, 1), (1, 2)))
 
 

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from communis import Batch, Client, CommunisError, Model, Output, Recipe, State
 from communis.backends.inprocess import one_thread
-from communis.tasks import Classification
+from communis.local import in_turn
+from communis.tasks import Classification, Localisation
 from tests.unit.small import TINY_NORM, client, random, same_bits, windows
 
 MIXED_SPLIT = (0,) * 10 + (1, 1, 2, 2)
@@ -362,3 +363,53 @@ def test_windows_that_a_round_passes(
 ) -> None:
     """Last batches of an epoch are short."""
     assert Recipe(batch=batch, epochs=epochs, max_steps=max_steps).passes(samples) == seen
+
+
+def test_balanced_batches_draw_classes_equally_often() -> None:
+    labels = torch.tensor([0] * 50 + [1] * 8 + [2] * 2)
+    order = in_turn(labels, np.random.default_rng(0))
+    assert len(order) == 60
+    for start in range(0, 60, 3):
+        assert sorted(labels[order[start : start + 3]].tolist()) == [0, 1, 2]
+    assert set(order[labels[order] == 2].tolist()) == {58, 59}
+    assert torch.equal(in_turn(labels, np.random.default_rng(0)), order)
+
+
+def test_balanced_training_sees_rare_classes_more_often() -> None:
+    own = client(windows((0,) * 30, target=np.array([0] * 28 + [1, 2])))
+    seen: list[int] = []
+
+    def loss(output: Any, batch: Any) -> Any:
+        seen.extend(batch.target.tolist())
+        return output.prediction.sum()
+
+    Recipe(batch=6, balanced=True, lr=1e-6).train(own, loss=loss)
+    assert [seen.count(c) for c in range(3)] == [10, 10, 10]
+
+
+def test_balanced_needs_classes() -> None:
+    data = windows((0,) * 6, target=np.zeros((6, 2), np.float32), task=Localisation(2))
+    with pytest.raises(CommunisError, match="balanced = true needs a task with classes"):
+        Recipe(balanced=True).train(client(data))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_a_carried_optimiser_goes_on_where_it_was(optimizer: Any) -> None:
+    """Two rounds of one step are one round of two steps on the same batches."""
+    settings: dict[str, Any] = {"optimizer": optimizer, "lr": 0.01, "batch": 100}
+    momentum = {"momentum": 0.9} if optimizer == "sgd" else {}
+    whole, parts, afresh = client(), client(), client()
+    Recipe(**settings, **momentum, epochs=2).train(whole)
+    for _ in range(2):
+        Recipe(**settings, **momentum, carry=True).train(parts)
+    expected = State.of(whole.model)
+    # one batch holds all windows, in whatever order
+    for path, tensor in State.of(parts.model).items():
+        torch.testing.assert_close(tensor, expected[path], rtol=1e-4, atol=1e-6)
+    for _ in range(2):
+        Recipe(**settings, **momentum).train(afresh)
+    assert any(
+        not torch.allclose(t, expected[p], rtol=1e-4, atol=1e-6)
+        for p, t in State.of(afresh.model).items()
+    )
+    assert not afresh.memory

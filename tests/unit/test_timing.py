@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from communis.compare import collect
+from communis.core import CommunisError
 from communis.report.clockwords import about_time, spent
 from communis.terminal import as_json, out, results
-from communis.timing import Timing, automatic, progress, timing
+from communis.timing import Timing, automatic, named, progress, timing
 from tests.unit import folders
 
 
@@ -42,8 +43,8 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def found(home: Path, target: float = 0.0, metric: str = "accuracy") -> Timing:
-    times = timing(collect([home]), metric, "last", target)
+def found(home: Path, *targets: float, metric: str = "accuracy") -> Timing:
+    times = timing(collect([home]), metric, "last", targets)
     assert times is not None
     return times
 
@@ -97,26 +98,54 @@ def test_the_target_of_the_file(tmp_path: Path) -> None:
     assert found(tmp_path, 0.3).target == 0.3
     write(tmp_path, "local", 0, [0.56, 0.9], 1.0, target=0.7)  # another: none is taken
     assert (found(tmp_path).target, found(tmp_path).given) == (0.6, False)
+    assert named(collect([tmp_path]), "accuracy") == ()
     assert all("not comparable" not in row["verdict"] for row in as_json(
         collect([tmp_path]), "accuracy")["rows"])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asked", "target", "why"),
+    [
+        ((0.62, 0.5, 0.72), 0.62, "0.62, the highest of those asked for that every run reached"),
+        ((0.9, 0.69), 0.69, "0.69, the lowest of those asked for, of which none was reached by"),
+        ((0.72, 0.72), 0.72, "0.72, which was asked for"),
+        ((0.0,), 0.65, "0.65, the highest multiple of 0.05"),
+    ],
+)
+def test_one_of_several_targets_counts(
+    home: Path, asked: tuple[float, ...], target: float, why: str
+) -> None:
+    """relief never has more than 0.66 with seed 0."""
+    times = found(home, *asked)
+    assert times.target == target
+    assert why in about_time(collect([home]), times, "accuracy")
+
+
+def test_where_less_is_better_the_lowest_target_is_the_hardest(tmp_path: Path) -> None:
+    write(tmp_path, "fedavg", 0, [2.0, 1.1], 1.0, "mae")
+    runs = collect([tmp_path])
+    assert named(runs, "mae", (1.0, 1.5, 1.2)) == (1.5, 1.2, 1.0)
+    assert found(tmp_path, 1.0, 1.5, 1.2, metric="mae").target == 1.2
+    assert found(tmp_path, 1.0, 0.5, metric="mae").target == 1.0
+    times = found(tmp_path, 1.0, 0.5, metric="mae")
+    assert "the highest of those asked for, of which none" in about_time(runs, times, "mae")
+
+
+@pytest.mark.parametrize("target", [math.nan, math.inf])
+def test_targets_are_finite(home: Path, target: float) -> None:
+    with pytest.raises(CommunisError, match="target: expected a finite number"):
+        found(home, 0.5, target)
 
 
 def test_without_a_clock(tmp_path: Path) -> None:
     write(tmp_path, "fedavg", 0, [0.3, 0.6])
     runs = collect([tmp_path])
     assert timing(runs, "accuracy") is None
+    assert timing(runs, "accuracy", targets=(0.5,)) is None
     assert as_json(runs, "accuracy")["timing"] == []
     with out.capture() as said:
         out.print(results(runs, "accuracy"))
     assert "simulated" not in said.get().lower()
-    times = found(tmp_path, 0.5)  # rounds and traffic need none
-    assert times.base == ""
-    assert (times.rows[0].until.rounds.mean, times.rows[0].until.reached) == (2, 1)
-    with out.capture() as said:
-        out.print(results(runs, "accuracy", target=0.5))
-    assert "to accuracy 0.5" in said.get()
-    assert "seconds" not in said.get().split("Data d")[0]
-    assert "nan" not in said.get()
 
 
 def test_records_of_older_versions_have_no_clock(tmp_path: Path) -> None:
@@ -182,7 +211,7 @@ def test_cells_are_averaged_seed_by_seed(tmp_path: Path) -> None:
     assert rows["relief"].speedup.mean == 4.0  # 2 and 6
     assert rows["relief"].speedup.seeds == rows["relief"].seconds.seeds == 2
     assert rows["relief"].until.seconds.mean == 3.0
-    times = as_json(collect([tmp_path]), "accuracy", target=0.6)["timing"]
+    times = as_json(collect([tmp_path]), "accuracy", targets=(0.6,))["timing"]
     assert [one["cell"] for one in times] == [{"gap": "far"}, {"gap": "near"}, None]
     assert times[0]["rows"][1]["speedup"]["mean"] == 6.0
 

@@ -28,26 +28,25 @@ def section(
     runs: Sequence[Finished],
     metric: str,
     select: Select,
-    target: float,
+    targets: Sequence[float],
     shades: Mapping[str, str],
     explained: bool = False,
 ) -> str:
-    """Empty where runs have no clock and no target was named. Over several cells without what only
-    one cell has: curves and devices. explained: the page says elsewhere how to read it."""
+    """Empty where runs have no clock. Over several cells without what only one cell has: curves
+    and devices. explained: the page says elsewhere how to read it."""
     runs = scored(runs)
-    found = timing(runs, metric, select, target)
+    found = timing(runs, metric, select, targets)
     if found is None:
         return ""
-    title = "Time and energy" if found.base else "What it takes to reach a score"
-    parts = [heading(title), "" if explained else note(about_time(runs, found, metric))]
-    parts += [_table("method", of_rounds(found), found)] * bool(found.base)
+    parts = [heading("Time and energy")]
+    parts.append("" if explained else note(about_time(runs, found, metric)))
+    parts.append(_table("method", of_rounds(found), found))
     if math.isfinite(found.target):
-        parts.append(_table(goal(found, metric), of_target(found), found))
-    if found.base:
-        parts.append(_speedups(runs, found, metric, select, shades))
-        if len(cells(runs)) == 1:
-            names = [row.method for row in found.rows]
-            parts += [devices(runs, names), _courses(runs, found, metric, shades)]
+        parts.append(_table(goal(found.target, metric), of_target(found), found))
+    parts.append(_speedups(runs, found, metric, select, shades))
+    if len(cells(runs)) == 1:
+        names = [row.method for row in found.rows]
+        parts += [devices(runs, names), _courses(runs, found, metric, shades)]
     return "\n".join(parts)
 
 

@@ -15,9 +15,7 @@ Columns = Mapping[str, Callable[[Clocked], str]]
 
 
 def of_rounds(found: Timing) -> Columns:
-    """What a round takes; nothing where no run has a clock."""
-    if not found.base:
-        return {}
+    """What a round takes."""
     columns: Columns = {
         "simulated s/round": lambda row: quantity(row.seconds),
         "J/round": lambda row: quantity(row.joules),
@@ -31,30 +29,25 @@ def of_target(found: Timing) -> Columns:
     """What it took to reach the target; nothing where there is none."""
     if math.isnan(found.target):
         return {}
-    clock: Columns = {
-        "seconds": lambda row: spent(row.until.seconds, row.until),
-        "joules": lambda row: spent(row.until.joules, row.until),
-    }
     return {
         "rounds": lambda row: spent(row.until.rounds, row.until),
-        **(clock if found.base else {}),
+        "seconds": lambda row: spent(row.until.seconds, row.until),
+        "joules": lambda row: spent(row.until.joules, row.until),
         "MB": lambda row: spent(row.until.megabytes, row.until),
         "runs that did": lambda row: f"{row.until.reached} of {row.until.runs}",
     }
 
 
-def goal(found: Timing, metric: str) -> str:
-    return f"to {plain(metric)} {found.target:g}"
+def goal(target: float, metric: str) -> str:
+    return f"to {plain(metric)} {target:g}"
 
 
 def about_time(runs: Sequence[Finished], found: Timing, metric: str) -> str:
     """How the device clock and the target are to be read."""
-    return " ".join(filter(None, [_about_clock(runs, found), _about_target(found, metric)]))
+    return f"{_about_clock(runs, found)} {_about_target(found, metric)}"
 
 
 def _about_clock(runs: Sequence[Finished], found: Timing) -> str:
-    if not found.base:
-        return ""
     clocks = [run.config.get("clock", {}) for run in runs]
     modes = sorted({str(clock["mode"]) for clock in clocks if "mode" in clock})
     shares = sorted({f"{clock['share']:g}" for clock in clocks if "share" in clock})
@@ -81,17 +74,26 @@ def _about_target(found: Timing, metric: str) -> str:
             f"The mean curves of all methods share no multiple of {STEP:g} of the test {name}, so "
             "no target was chosen; name one with --target."
         )
-    extreme = "highest" if better(metric) > 0 else "lowest"
-    why = "which was asked for" if found.given else (
-        f"the {extreme} multiple of {STEP:g} that the mean curve of every method reached"
-    )  # fmt: skip
     text = (
-        f"The target is a test {name} of {found.target:g}, {why}; what it took is counted until "
-        "the first evaluated round that reached it, MB for the whole fleet in both directions."
+        f"The target is a test {name} of {found.target:g}, {_why(found, metric)}; what it took is "
+        "counted until the first evaluated round that reached it, MB for the whole fleet in both "
+        "directions."
     )
     if any(0 < row.until.reached < row.until.runs for row in found.rows):
         text += " A run that never did counts with all it took, so > marks a lower bound."
     return text
+
+
+def _why(found: Timing, metric: str) -> str:
+    """How the target came to be it."""
+    hardest, easiest = ("highest", "lowest")[:: better(metric)]
+    if not found.given:
+        return f"the {hardest} multiple of {STEP:g} that the mean curve of every method reached"
+    if not found.several:
+        return "which was asked for"
+    if all(row.until.reached == row.until.runs for row in found.rows):
+        return f"the {hardest} of those asked for that every run reached"
+    return f"the {easiest} of those asked for, of which none was reached by every run"
 
 
 def spent(estimate: Estimate, until: Reach) -> str:

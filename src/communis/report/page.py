@@ -12,12 +12,16 @@ from communis.finished import Finished
 from communis.metrics.selection import Select
 from communis.report import (
     allocation,
+    attack,
     clock,
     comparison,
     costs,
     doubt,
+    graph,
+    latent,
     modalities,
     sensing,
+    traffic,
     updates,
     views,
 )
@@ -34,10 +38,10 @@ def write(
     metric: str,
     title: str,
     select: Select = "last",
-    target: float = 0.0,
+    targets: Sequence[float] = (),
 ) -> Path:
     """The report is at `path`."""
-    replace_file(path, render(runs, metric, title, select, target).encode())
+    replace_file(path, render(runs, metric, title, select, targets).encode())
     return path
 
 
@@ -46,10 +50,10 @@ def render(
     metric: str,
     title: str,
     select: Select = "last",
-    target: float = 0.0,
+    targets: Sequence[float] = (),
 ) -> str:
-    """The methods side by side; for a grid all cells first, then each by itself. target: see
-    `timing`."""
+    """The methods side by side; for a grid all cells first, then each by itself. targets: see
+    `timing.named`."""
     seen = scored(runs)
     groups = cells(seen)
     colours = {name: colour(i) for i, name in enumerate(grouped(seen))}
@@ -61,8 +65,12 @@ def render(
         details(
             place or "no cell",
             *comparison.sections(group, metric, select, colours, explained=True),
-            clock.section(group, metric, select, target, colours, explained=True),
+            clock.section(group, metric, select, targets, colours, explained=True),
+            traffic.section(group, metric, select, targets, explained=True),
             modalities.section(group, metric, select),
+            attack.section(group, metric, select, colours, explained=True),
+            graph.consensus(group, colours),
+            latent.section(group, colours),
             allocation.section(group),
             updates.section(group),
             views.section(group, metric, select),
@@ -78,12 +86,16 @@ def render(
             note(scope(runs)),
             *(f"<p class='warning'>{escape(text)}</p>" for text in warnings(runs)),
             *main,
-            clock.section(seen, metric, select, target, colours),
+            clock.section(seen, metric, select, targets, colours),
+            traffic.section(seen, metric, select, targets),
             costs.section(seen),
+            attack.section(seen, metric, select, colours),
             modalities.section(seen, metric, select),
+            *([] if each else [latent.section(seen, colours)]),
             *([] if each else [allocation.section(seen), updates.section(seen)]),
             views.section(seen, metric, select),
             doubt.section(seen),
+            graph.section(seen, colours),
             sensing.section(runs),
             *([heading("Every cell by itself"), *each] if each else []),
             heading("What was run"),

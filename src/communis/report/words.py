@@ -12,6 +12,9 @@ from communis.metrics.correlation import Correlation
 from communis.metrics.estimate import Estimate
 from communis.metrics.selection import Select
 
+SETS = 4  # of attackers that are named at most
+HUGE = 1e9  # a quantity that is no longer written out
+
 
 def counts(select: Select, metric: str) -> str:
     """Which round's scores count; metric: the one that chooses it."""
@@ -47,8 +50,51 @@ def scope(runs: Sequence[Finished]) -> str:
 
 
 def warnings(runs: Sequence[Finished]) -> list[str]:
-    """What the data themselves warn a reader of the scores about."""
-    return sorted({note for run in runs for note in run.fleet.get("notes", ())})
+    """What a reader of the scores should know: about the data, who attacks, and graphs in which not
+    everybody hears of everybody."""
+    noted = sorted({note for run in runs for note in run.fleet.get("notes", ())})
+    return [*noted, *_attacks(runs), *_apart(runs)]
+
+
+def attackers(run: Finished) -> list[int]:
+    """Who attacks; nobody in old folders."""
+    return list(run.fleet.get("attackers", ()))
+
+
+def _attacks(runs: Sequence[Finished]) -> list[str]:
+    """A line for every set of attackers; where there are many, one for all of them."""
+    found: dict[tuple[str, int, tuple[int, ...]], list[int]] = {}
+    for run in runs:
+        if who := tuple(attackers(run)):
+            kind = str(run.config.get("attack", {}).get("kind", "attack"))
+            found.setdefault((kind, len(run.clients), who), []).append(run.seed)
+    if len(found) > SETS:
+        kinds = ", ".join(dict.fromkeys(kind for kind, _, _ in found))
+        many = _span([len(who) for _, _, who in found])
+        return [f"{many} clients attack ({kinds}), by seed and cell: scores are of the others"]
+    lines = []
+    for (kind, clients, who), seeds in found.items():
+        several = sorted(set(seeds)) if len(found) > 1 else []
+        how = ", ".join([kind, *(f"seed {seed}" for seed in several)])
+        says = f"clients {listed(who)} attack" if len(who) > 1 else f"client {who[0]} attacks"
+        lines.append(f"{says} ({how}): scores are of the other {clients - len(who)}")
+    return lines
+
+
+def _apart(runs: Sequence[Finished]) -> list[str]:
+    """A line for every way in which graphs fall into parts."""
+    sizes = [sorted(map(len, run.fleet.get("topology", {}).get("parts", ()))) for run in runs]
+    return [
+        f"the graph falls into {len(found)} parts, of {listed(found[::-1])} clients: no consensus "
+        "across them"
+        for found in dict.fromkeys(map(tuple, sizes))
+        if len(found) > 1
+    ]
+
+
+def listed(found: Sequence[int]) -> str:
+    *rest, last = map(str, found)
+    return f"{', '.join(rest)} and {last}" if rest else last
 
 
 def how_to_read(
@@ -140,14 +186,14 @@ def sized(value: float) -> str:
     """Three digits of a quantity of any size."""
     if not math.isfinite(value):
         return "-"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if 100 <= abs(value) < HUGE else f"{value:.3g}"
 
 
 def quantity(estimate: Estimate) -> str:
     """A mean of any size with its spread, to the mean's last digit."""
     if not math.isfinite(estimate.mean) or not math.isfinite(estimate.spread):
         return sized(estimate.mean)
-    if abs(estimate.mean) < 1e-3:
+    if not 1e-3 <= abs(estimate.mean) < HUGE:
         return f"{sized(estimate.mean)} ± {sized(estimate.spread)}"
     places = max(0, 2 - math.floor(math.log10(abs(estimate.mean))))
     return f"{estimate.mean:,.{places}f} ± {estimate.spread:,.{places}f}"

@@ -1,0 +1,126 @@
+"""Aggregates: how far apart they are, and how far liars moved them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from communis import CommunisError, FedAvg, Plan, Run, State
+from communis.aggregation import consensus_distance
+from communis.methods.centralized import Centralized
+from communis.methods.fedproto import FedProto
+from communis.methods.local import Local
+from communis.robust.attacks import Attack
+from communis.robust.median import GeometricMedian
+from communis.topology import ring
+from tests.fleets import mixed_fleet
+
+PLAN = Plan(rounds=2, workers=1, eval_every=1)
+
+
+@dataclass(frozen=True)
+class Server:
+    w: State
+    rounds: int = 0
+
+
+def server(*values: float) -> Server:
+    return Server(State({"x": torch.tensor(list(values))}), rounds=len(values))
+
+
+def ran(method: Any = None, attack: Attack | None = None, **options: Any) -> Run:
+    fleet = replace(mixed_fleet(), attack=attack or Attack())
+    with Run(fleet, method or FedAvg(batch=8), options.pop("plan", PLAN), **options) as run:
+        list(run)
+    return run
+
+
+def test_consensus_distance_by_hand() -> None:
+    assert consensus_distance({0: server(0.5, 0.5), 1: server(2.5, 0.5)}) == 1
+    assert consensus_distance({0: server(0.3), 1: server(0.3), 2: server(0.3)}) == 0
+    assert math.isnan(consensus_distance({-1: server(1.5)}))
+    assert consensus_distance({0: server(1.0), 1: server(7.0)}) == 0  # counts
+
+
+def test_a_star_has_no_consensus_distance_and_a_ring_has_one() -> None:
+    assert all(math.isnan(r.consensus_distance) for r in ran().history)
+    on_ring = ran(topology=ring(5)).history
+    assert all(r.consensus_distance > 0 for r in on_ring)
+
+
+def test_nobody_lies_unless_told() -> None:
+    assert all(math.isnan(r.attack_distance) for r in ran().history)
+
+
+@pytest.mark.parametrize("method", [FedAvg(batch=8), FedProto(batch=8)])
+def test_a_median_moves_less_than_a_mean(method: Any) -> None:
+    attack = Attack("sign_flip", (1,), scale=50.0)
+    mean, median = ran(method, attack), ran(method, attack, rule=GeometricMedian())
+    assert mean.history[0].attack_distance > 3 * median.history[0].attack_distance > 0
+
+
+def test_attackers_are_not_scored_and_their_loss_does_not_count(tmp_path: Path) -> None:
+    run = ran(attack=Attack("label_flip", (0, 3)), folder=tmp_path)
+    assert set(run.scores()["client"]) == {1, 2, 4}
+    assert all(r.cohort == (0, 1, 2, 3, 4) for r in run.history)
+    assert '"attackers": [\n  0,\n  3\n ]' in (tmp_path / "fleet.json").read_text()
+    honest = ran(Local(batch=8))
+    attacked = ran(Local(batch=8), Attack("label_flip", (0, 3)))
+    losses = honest.records()["loss"], attacked.records()["loss"]
+    assert losses[0][0] != losses[1][0]  # of three clients instead of five
+
+
+def test_message_attacks_leave_the_liars_own_learning_alone() -> None:
+    """Without an exchange nothing can be learned from a lie."""
+    honest, attacked = ran(Local(batch=8)), ran(Local(batch=8), Attack("sign_flip", (0, 3)))
+    mine, theirs = honest.scores(), attacked.scores()
+    assert mine[mine["client"].isin([1, 2, 4])].reset_index(drop=True).equals(theirs)
+
+
+@pytest.mark.parametrize(
+    "kind", ["gaussian", "sign_flip", "shift", "label_flip", "stuck_sensor", "axis_flip", "replay"]
+)
+def test_every_attack_runs_with_one_worker_or_two_and_after_a_stop(
+    kind: Any, tmp_path: Path
+) -> None:
+    attack = Attack(kind, (2,))
+    plan = replace(PLAN, rounds=3)
+    one, two = ran(attack=attack, plan=plan), ran(attack=attack, plan=replace(plan, workers=2))
+    assert one.scores().equals(two.scores())
+    for _ in range(3):
+        fleet = replace(mixed_fleet(), attack=attack)
+        with Run(fleet, FedAvg(batch=8), plan, folder=tmp_path) as parts:
+            next(iter(parts))
+    assert parts.scores().equals(one.scores())
+    assert not one.scores().equals(ran(plan=plan).scores().query("client != 2"))
+
+
+def test_replay_sends_the_first_message_again() -> None:
+    """With one client that lies and nobody else, the model stays what it was after round one."""
+    plan = Plan(rounds=3, workers=1, eval_every=0)
+    fleet = replace(mixed_fleet(), attack=Attack("replay", (0, 1, 2, 3)))
+    states = []
+    with Run(fleet, FedAvg(batch=8), plan) as run:
+        for _ in run:
+            states.append(run.server.w)
+    alike = [torch.equal(states[0][p], states[2][p]) for p in states[0]]
+    assert any(alike)  # what only liars own
+    assert not all(alike)  # the honest one has trained on
+
+
+def test_methods_that_pool_data_refuse_attackers() -> None:
+    with pytest.raises(CommunisError, match="Centralized pools data at a server: nobody could lie"):
+        ran(Centralized(), Attack("label_flip", (0,)))
+
+
+def test_a_run_under_attack_is_not_continued_as_another(tmp_path: Path) -> None:
+    ran(attack=Attack("shift", (0,)), folder=tmp_path)
+    with pytest.raises(CommunisError, match="another experiment"):
+        ran(attack=Attack("shift", (1,)), folder=tmp_path)
+    with pytest.raises(CommunisError, match="another experiment"):
+        ran(attack=Attack("shift", (0,)), rule=GeometricMedian(), folder=tmp_path)
