@@ -61,16 +61,14 @@ def scale(u: Tensor, has: Tensor) -> Tensor:
 
 
 def course(u: Tensor, has: Tensor, targets: Tensor, known: Tensor) -> dict[str, float]:
-    """How far class vectors are from their targets, and these (of the first pull) from each other,
-    for the client's log; nothing where there are none."""
-    shared = known & has
-    if not bool(shared.any()):
-        return {}
-    distances = (u - targets).norm(dim=-1)[shared]
-    return {
-        "latent/distance": float(distances.mean()),
-        "latent/target_separation": float(separation(targets[0], known[0])),
-    }
+    """How far class vectors are from each other, from their targets, and these (of the first pull)
+    from each other, for the client's log; the latter two where there are any."""
+    found, shared = {"latent/separation": float(separation(u, has))}, known & has
+    if bool(shared.any()):
+        distances = (u - targets).norm(dim=-1)[shared]
+        found["latent/distance"] = float(distances.mean())
+        found["latent/target_separation"] = float(separation(targets[0], known[0]))
+    return found
 
 
 @torch.no_grad()

@@ -113,7 +113,10 @@ def test_huge_values_leave_the_server_finite(name: str) -> None:
 
     def inflate(data: bytes) -> bytes:
         flat = flatten(decode(data, up_type))
-        return encode({k: torch.full_like(t, 3e38) for k, t in flat.items()}).data
+        changed = {
+            k: torch.full_like(t, 3e38) if t.is_floating_point() else t for k, t in flat.items()
+        }
+        return encode(changed).data
 
     run = Run(fleet, method, Plan(rounds=2, workers=1, eval_every=0))
     mock = Mock(run.backend, corrupt(inflate, 0, 1))

@@ -13,12 +13,14 @@ import torch
 
 from communis import Fleet, Plan, Run
 from communis.backends.mock import Mock, silence
-from communis.core import Replies
+from communis.fleet.public import public_client
 from communis.plugins import find
+from communis.replies import Replies
 from communis.wire import decode, encode, flatten, payload_types
 from tests.fleets import METHODS, make, mixed_fleet
 
 pytestmark = pytest.mark.parametrize("name", METHODS)
+UNLINKED = ("local", "centralized", "unimodal", "fedduet", "relief", "comfed")
 PLAN = Plan(rounds=3, workers=1, participation=0.7, eval_every=0)
 
 
@@ -46,7 +48,7 @@ def test_frozen_and_documented(name: str) -> None:
     module = importlib.import_module(kind.__module__)
     assert not (kind.__doc__ or f"{kind.__name__}(").startswith(f"{kind.__name__}(")
     text = module.__doc__ or ""
-    assert "https://" in text or name in ("local", "centralized", "fedduet", "relief", "unimodal")
+    assert "https://" in text or name in UNLINKED
     assert "Deviation" in text
     source = Path(str(module.__file__)).read_text(encoding="utf-8")
     assert len(source.splitlines()) <= 150
@@ -128,7 +130,7 @@ def test_ledger_is_what_was_sent(name: str) -> None:
     assert int(links["payload"].sum()) == record.bytes_up + record.bytes_down
     if method.pools_data:
         return  # raw windows, tested with the method
-    asked = sum(len(ask.down) for ask in mock.asks if ask.kind == "train")
+    asked = sum(len(ask.down) for ask in mock.asks if ask.kind != "evaluate")
     assert record.bytes_up + record.bytes_down + record.bytes_framing == asked + sum(sizes)
 
 
@@ -154,8 +156,13 @@ def test_permuting_clients_permutes_results(name: str) -> None:
     fleet, plan = mixed_fleet(), Plan(rounds=2, workers=1, eval_every=0)
     order = np.array([3, 0, 4, 1, 2])  # client i becomes client order[i]
     suites = [fleet.suites[int(np.flatnonzero(order == i)[0])] for i in range(5)]
-    moved = dataclasses.replace(fleet, suites=suites, client_of=order[fleet.clients_of])
-    settings = {"batch": 1000, "lr": 0.01}
+    public = int(order[public_client(fleet)])
+    moved = dataclasses.replace(
+        fleet, suites=suites, client_of=order[fleet.clients_of], public=public
+    )
+    settings: dict[str, Any] = {"batch": 1000, "lr": 0.01}
+    if name == "comfed":  # else every client draws a translator of its own
+        settings["common_P"] = True
     with Run(fleet, make(name, **settings), plan) as one:
         list(one)
     with Run(moved, make(name, **settings), plan) as other:
