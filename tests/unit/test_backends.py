@@ -57,7 +57,7 @@ def test_after_a_given_up_round_the_backend_still_works() -> None:
     with Run(mixed_fleet(), Clumsy(), Plan(rounds=1, workers=2, eval_every=0)) as run:
         with pytest.raises(WorkerError):
             list(run)
-        mine = run._downs((0, 1, 3, 4), run.servers)
+        mine = run._downs((0, 1, 3, 4), run.servers, "train")
         asks = [Ask("evaluate", i, 1, -1, mine[i].data) for i in (0, 1, 3, 4)]
         answers = list(run.backend.perform(asks))
     assert [answer.client for answer in answers] == [0, 1, 3, 4]

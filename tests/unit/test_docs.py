@@ -62,11 +62,13 @@ def test_every_dataset_has_a_page_and_a_line() -> None:
         assert name in GENERATED or page.exists(), name
 
 
-AVAILABILITY = (ROOT / "docs" / "availability.md").read_text("utf-8")
+PAGES = [
+    (ROOT / "docs" / f"{x}.md").read_text("utf-8") for x in ("availability", "robust", "topologies")
+]
 
 
-@pytest.mark.parametrize("block", re.findall(r"```toml\n(.*?)```", AVAILABILITY, re.S))
-def test_tables_of_the_availability_page(block: str) -> None:
+@pytest.mark.parametrize("block", re.findall(r"```toml\n(.*?)```", "\n".join(PAGES), re.S))
+def test_tables_of_the_pages(block: str) -> None:
     assert build(Config, tomllib.loads(block), "")
 
 

@@ -41,7 +41,7 @@ def lacking(seconds: float = 2.0, window: int = 1) -> Windows:
 def test_natural_gaps_are_kept(tmp_path: Path) -> None:
     fleet = Fleet.of(lacking())
     folder = RunFolder(tmp_path)
-    folder.describe("", fleet.bind(FedAvg()))
+    folder.describe("", fleet.bind(FedAvg()), {})
     found = Trace.load(tmp_path / "availability.parquet")
     assert found.intervals(0, "gyro", 0).tolist() == [[2.0, 4.0]]
     assert len(found.start) == 1
@@ -50,7 +50,7 @@ def test_natural_gaps_are_kept(tmp_path: Path) -> None:
 
 def test_nothing_is_kept_where_nothing_is_missing(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    folder.describe("", Fleet.of(windows()).bind(FedAvg()))
+    folder.describe("", Fleet.of(windows()).bind(FedAvg()), {})
     assert (tmp_path / "fleet.json").exists()
     assert not (tmp_path / "availability.parquet").exists()
 

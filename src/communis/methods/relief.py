@@ -4,7 +4,6 @@ Names follow the paper: w the model in groups j (groups.py): the fusion's blocks
 part B, layers of encoders and head; M_n a device's modalities, G_n the groups that it can use, S_n
 those that it trains, k_n how many; d_j how far apart those are who trained a group, dbar_j the same
 smoothed; tau_n seconds per group, T_o seconds besides, T the target T*.
-
 Deviation: T* "by binary search to minimise the longest round" leaves the slowest device its
     mandatory blocks alone. Ours is the least that lets all train max(|M_n|, ceil(coverage |G_n|))
     groups: coverage = 0 is the paper's rule, 1 trains everything; or it is given in `seconds`.
