@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -69,19 +69,20 @@ class Aggregation:
         made: Mapping[int, Any],
         heard: Heard,
         received: Mapping[int, Any],
+        lying: Collection[int],
     ) -> float:
-        """How far liars moved the aggregates: the distance from what the honest alone would have
-        made, as a share of the latter's length; mean over the aggregators that heard any of both.
-        """
+        """How far liars moved the aggregates in this round: the distance from what the honest alone
+        would have made of the same state, as a share of the latter's length; mean over the honest
+        aggregators that heard any of both, NaN if there are none."""
         found = []
         for aggregator, clients in heard.items():
-            honest = [i for i in clients if i not in self.liars]
-            if honest and len(honest) < len(clients):
+            honest = [i for i in clients if i not in lying]
+            if aggregator not in lying and honest and len(honest) < len(clients):
                 with one_thread():
                     without = self._one(servers[aggregator], honest, received)
                 alone, together = _contents([without, made[aggregator]])
                 apart = {key: together[key] - value for key, value in alone.items()}
-                found.append(_norm(apart) / max(_norm(alone), 1e-30))
+                found += [_norm(apart) / max(_norm(alone), 1e-30)] if alone else []
         return sum(found) / len(found) if found else math.nan
 
     def pooled(self, topology: Topology) -> Topology:
@@ -98,26 +99,45 @@ class Aggregation:
 
 
 def consensus_distance(servers: Mapping[int, Any]) -> float:
-    """The root mean square distance of aggregates from their mean; NaN for a single one."""
-    if len(servers) < 2:
+    """The root mean square distance of aggregates from their mean; NaN for a single one, and where
+    they have nothing in common."""
+    states = _contents(list(servers.values())) if len(servers) > 1 else [{}]
+    if not states[0]:
         return math.nan
-    states = _contents(list(servers.values()))
     mean = {key: reduce(torch.add, [s[key] for s in states]) / len(states) for key in states[0]}
     squares = [_norm({key: s[key] - mean[key] for key in mean}) ** 2 for s in states]
     return math.sqrt(sum(squares) / len(squares))
 
 
 def _contents(servers: Sequence[Any]) -> list[dict[str, Tensor]]:
-    """What the states have in common and what are measures, in full precision: numbers that are
-    whole in all of them are counts and ages."""
+    """What can be compared in these states, in full precision: numbers with a fraction, as whole
+    ones are counts and ages. Nothing where lists of clients differ: rows are then of others."""
     flat = [wire.flatten(server) for server in servers]
-    shared = [k for k, t in flat[0].items() if all(_alike(t, other.get(k)) for other in flat[1:])]
-    measures = [k for k in shared if any(bool((f[k] != f[k].round()).any()) for f in flat)]
-    return [{k: f[k].double() for k in measures} for f in flat]
+    shared = sorted(k for k, t in flat[0].items() if all(_alike(t, f.get(k)) for f in flat[1:]))
+    lists = [k for k in shared if flat[0][k].dtype is torch.int64 and flat[0][k].ndim == 1]
+    found: list[dict[str, Tensor]] = [{} for _ in flat]
+    if any(not torch.equal(f[k], flat[0][k]) for f in flat[1:] for k in lists):
+        return found
+    for key in (k for k in shared if flat[0][k].is_floating_point()):
+        values = _told([f[key].double() for f in flat], rows="/" not in key)
+        if any(bool((v != v.round()).any()) for v in values):
+            for own, value in zip(found, values, strict=True):
+                own[key] = value
+    return found
+
+
+def _told(values: Sequence[Tensor], rows: bool) -> list[Tensor]:
+    """If they have rows, those that are zero in none of them: a class that nobody has told of yet
+    is no point in space."""
+    if not rows or values[0].ndim < 2:
+        return list(values)
+    flat = [value.reshape(-1, value.shape[-1]) for value in values]
+    known = reduce(torch.logical_and, [(value != 0).any(-1) for value in flat])
+    return [value[known] for value in flat]
 
 
 def _alike(one: Tensor, other: Tensor | None) -> bool:
-    return one.is_floating_point() and other is not None and one.shape == other.shape
+    return other is not None and one.shape == other.shape
 
 
 def _norm(tensors: Mapping[str, Tensor]) -> float:

@@ -32,6 +32,10 @@ class Diary:
         for name, value in answer.log.items():
             log[name] = log.get(name, 0.0) + value
 
+    def lose(self, client: int) -> None:
+        """Its message was lost on the way."""
+        self._logs.setdefault(client, {})["lost"] = 1.0
+
     def spent(self, clock: Clock | None, ledger: Ledger) -> list[Spent]:
         """What the round took on the device of everybody who answered."""
         if clock is None:

@@ -105,17 +105,20 @@ def descended(
     return moved.detach()
 
 
-def translator(d: int, size: int, draw: np.random.Generator, orthonormal: bool) -> Tensor:
-    """A random matrix (d, size): entries N(0, 1/size), or orthonormal rows."""
+def translator(client: Client, d: int, common: bool, orthonormal: bool) -> Tensor:
+    """A random matrix (d, embedding): entries N(0, 1/embedding), or orthonormal rows; the client's
+    own, or common to all with that embedding."""
+    size = client.card.sizes["embedding"]
+    draw = client.streams.generator("P", *([] if common or orthonormal else [client.card.id]))
     drawn = torch.from_numpy(draw.standard_normal((d, size)))
     rows: Tensor = torch.linalg.qr(drawn.T)[0].T if orthonormal else drawn / size**0.5
-    return rows.float().contiguous()
+    return rows.float().contiguous().to(client.train.target.device)
 
 
 def trace(client: Client, regulariser: Tensor, local: Tensor) -> None:
-    """Every tenth round, for the client's log: how strongly the consensus pulls, the length of its
-    slope by the model's parameters against that of the task's loss."""
-    if client.round % TRACED:
+    """In the first step of every tenth round, for the client's log: how strongly the consensus
+    pulls, the length of its slope by the model's parameters against that of the task's loss."""
+    if client.round % TRACED or "latent/pull" in client.log:
         return
     trained = [p for p in client.model.parameters() if p.requires_grad]
     lengths = []

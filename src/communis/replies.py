@@ -71,8 +71,8 @@ class Replies(Generic[U]):
         self, sums: Callable[[U], W], counts: Callable[[U], W], rule: Rule | None = None
     ) -> tuple[W, W]:
         """The mean of every class (row) over the clients that have any of it, and the counts behind
-        it; a class that nobody has is zero. rule: instead of the mean, whatever the run's is."""
-        rule, like = rule or self._rule, sums(self._received[-1][1])
+        it; a class that nobody has is zero. rule: instead of the mean, unless the run has one."""
+        rule, like = self._rule or rule, sums(self._received[-1][1])
         held: dict[str, list[tuple[Tensor, Tensor]]] = {}
         for _, up in self.each() if rule else self._received:
             own = _parts(counts(up))

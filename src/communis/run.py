@@ -165,7 +165,8 @@ class Run:
         if dropped:  # then the round did not happen for the clients either
             refused, since = [*refused, *dropped], self._since.copy()
         elif type(self.method).settle is not Method.settle:
-            for answer in self._ask("settle", list(received), round, since, servers, ledger):
+            there = [i for i in cohort if since[i] == round or i in received]
+            for answer in self._ask("settle", there, round, since, servers, ledger):
                 diary.hear(answer)
                 refused += answer.failures
                 if answer.keeps_state:
@@ -174,9 +175,11 @@ class Run:
         scores, unscored = self._evaluate(round, since, servers)
         refused += unscored
         if scores and self.plan.pairs:
-            diary.compare(self.servers, received)
+            diary.compare(self.servers, {i: x for i, x in received.items() if i not in self._liars})
         spent, nothing = diary.spent(self._clock, ledger), 0.0 if self._clock else math.nan
-        moved = self._aggregation.moved(self.servers, servers, heard, received)
+        honest = {a: server for a, server in servers.items() if a not in self._liars}
+        lying = [i for i in self._liars if self._fleet.fleet.attack.attacks(i, round)]
+        moved = self._aggregation.moved(self.servers, servers, heard, received, lying)
         record = RoundRecord(
             round=round,
             cohort=tuple(cohort),
@@ -188,13 +191,13 @@ class Run:
             seconds_evaluation=time.perf_counter() - trained,
             virtual_seconds=max((s.compute + s.down + s.up for s in spent), default=nothing),
             virtual_joules=sum((s.joules for s in spent), start=nothing),
-            consensus_distance=consensus_distance(servers),
-            attack_distance=moved,
+            consensus_distance=consensus_distance(honest),
+            attack_distance=math.nan if dropped else moved,
             refused=tuple(refused),
             scores=summary(scores),
         )
         found: dict[str, Sequence[Any]] = {"links": ledger.links, "scores": scores, "clock": spent}
-        self.folder.record(record, found | diary.rows(servers))
+        self.folder.record(record, found | diary.rows(honest))
         self.round, self._since, self.servers = round, since, servers
         self.history.append(record)
         if round % self.plan.checkpoint_every == 0:
@@ -264,9 +267,10 @@ class Run:
                 payload = sum(t.nbytes for t in wire.flatten(up).values())
                 wire.check(up, card, self.method.sends(card), self.method.partial)
                 self.method.vet(card, up)
-                if card.id not in arriving:
-                    raise CommunisError("its message was lost on the way")
-                received[card.id] = up
+                if card.id in arriving:
+                    received[card.id] = up
+                else:  # nobody heard it, but it has trained
+                    diary.lose(card.id)
                 if answer.keeps_state:
                     since[card.id] = self.round + 1
             except CommunisError as error:

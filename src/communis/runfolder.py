@@ -117,6 +117,8 @@ class RunFolder:
         none."""
         if not self._checkpoint.exists():
             self._forget_after(0)  # a crash before the first checkpoint
+            for path in self.clients.glob("*.first"):  # what an attacker sent in it
+                path.unlink()
             return None
         try:
             with safe_open(self._checkpoint, framework="pt") as file:

@@ -13,11 +13,14 @@ import torch
 from communis import CommunisError, FedAvg, Plan, Run, State
 from communis.aggregation import consensus_distance
 from communis.methods.centralized import Centralized
+from communis.methods.comfed import CoMFed
 from communis.methods.fedproto import FedProto
 from communis.methods.local import Local
+from communis.methods.unifl import UniFL
 from communis.robust.attacks import Attack
 from communis.robust.median import GeometricMedian
-from communis.topology import ring
+from communis.robust.rules import RobustConfig
+from communis.topology import Star, ring
 from tests.fleets import mixed_fleet
 
 PLAN = Plan(rounds=2, workers=1, eval_every=1)
@@ -44,7 +47,7 @@ def test_consensus_distance_by_hand() -> None:
     assert consensus_distance({0: server(0.5, 0.5), 1: server(2.5, 0.5)}) == 1
     assert consensus_distance({0: server(0.3), 1: server(0.3), 2: server(0.3)}) == 0
     assert math.isnan(consensus_distance({-1: server(1.5)}))
-    assert consensus_distance({0: server(1.0), 1: server(7.0)}) == 0  # counts
+    assert math.isnan(consensus_distance({0: server(1.0), 1: server(7.0)}))  # counts
 
 
 def test_a_star_has_no_consensus_distance_and_a_ring_has_one() -> None:
@@ -124,3 +127,66 @@ def test_a_run_under_attack_is_not_continued_as_another(tmp_path: Path) -> None:
         ran(attack=Attack("shift", (1,)), folder=tmp_path)
     with pytest.raises(CommunisError, match="another experiment"):
         ran(attack=Attack("shift", (0,)), rule=GeometricMedian(), folder=tmp_path)
+
+
+def test_rows_that_a_node_has_not_heard_of_are_not_compared() -> None:
+    @dataclass(frozen=True)
+    class Targets:
+        u: torch.Tensor
+        who: torch.Tensor
+
+    def targets(*rows: list[float], who: int = -1) -> Targets:
+        return Targets(torch.tensor([list(rows)]), torch.tensor([who]))
+
+    one, other = targets([0.5, 0.5], [9.5, 9.5]), targets([2.5, 0.5], [0.0, 0.0])
+    assert consensus_distance({0: one, 1: other}) == 1
+    assert math.isnan(consensus_distance({0: one, 1: targets([2.5, 0.5], [0.0, 0.0], who=3)}))
+
+
+def test_several_pulls_have_no_common_centre_to_be_compared() -> None:
+    run = ran(CoMFed(batch=8, pull="multi"), topology=ring(5))
+    assert all(math.isnan(r.consensus_distance) for r in run.history)
+    assert math.isnan(ran(Local(batch=8), topology=ring(5)).history[-1].consensus_distance)
+
+
+def test_liars_own_nodes_do_not_count() -> None:
+    run = ran(attack=Attack("sign_flip", (2,), scale=9.0), topology=ring(5))
+    honest = {a: s for a, s in run.servers.items() if a != 2}
+    assert run.history[-1].consensus_distance == consensus_distance(honest)
+    assert consensus_distance(run.servers) != consensus_distance(honest)
+
+
+def test_before_liars_begin_they_have_moved_nothing() -> None:
+    run = ran(attack=Attack("sign_flip", (2,), start=2))
+    assert math.isnan(run.history[0].attack_distance)
+    assert run.history[1].attack_distance > 0
+
+
+def test_the_rule_of_a_run_stands_in_for_a_methods_own() -> None:
+    attack = Attack("gaussian", (0, 1))
+    own = ran(CoMFed(batch=8), attack).history[0].attack_distance
+    ruled = ran(CoMFed(batch=8), attack, rule=RobustConfig(rule="krum").make())
+    assert ruled.history[0].attack_distance != own
+
+
+def test_who_is_not_heard_has_trained_all_the_same() -> None:
+    """A lost message costs the aggregate, not the client's own learning."""
+    plain, deaf = ran(Local(batch=8)), ran(Local(batch=8), topology=Star(loss=0.99))
+    assert plain.scores().equals(deaf.scores())
+    assert not any(r.refused for r in deaf.history)
+    settled = ran(CoMFed(batch=8), topology=Star(loss=0.6), plan=replace(PLAN, rounds=4))
+    log = settled.folder.log().to_pandas()
+    assert (log["name"] == "lost").any()
+    assert set(log[log["name"] == "lost"]["client"]) <= set(range(5))
+
+
+def test_a_replayed_message_does_not_outlive_its_run(tmp_path: Path) -> None:
+    (tmp_path / "clients").mkdir(parents=True)
+    (tmp_path / "clients" / "000002.first").write_bytes(b"of a run that crashed at once")
+    run = ran(attack=Attack("replay", (2,)), folder=tmp_path)
+    assert not any(r.refused for r in run.history)
+
+
+def test_attacked_variances_stay_possible() -> None:
+    run = ran(UniFL(batch=8, norms="shared"), Attack("sign_flip", (2,)))
+    assert not any(r.refused for r in run.history)

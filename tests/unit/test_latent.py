@@ -11,6 +11,7 @@ import torch
 
 from communis import latent
 from communis.core import CommunisError
+from communis.models.zoo import Architecture
 from communis.state import State
 from tests.unit.small import TINY_NORM, client, random, windows
 
@@ -116,10 +117,12 @@ def test_a_message_that_cannot_be_is_refused(change: dict[str, Any], why: str) -
 
 
 def test_translators_are_random_or_orthonormal() -> None:
-    draw = np.random.default_rng(0)
-    loose = latent.translator(16, 400, draw, orthonormal=False)
+    wide = client(models=(Architecture(width=4, embedding=400),))
+    loose = latent.translator(wide, 16, common=False, orthonormal=False)
+    assert loose.shape == (16, 400)
     assert loose.std() == pytest.approx(1 / 20, rel=0.05)
-    stiff = latent.translator(16, 40, draw, orthonormal=True)
+    assert not torch.equal(latent.translator(wide, 16, common=True, orthonormal=False), loose)
+    stiff = latent.translator(wide, 16, common=False, orthonormal=True)
     torch.testing.assert_close(stiff @ stiff.T, torch.eye(16), atol=1e-6, rtol=0)
 
 

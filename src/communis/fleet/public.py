@@ -8,18 +8,14 @@ from communis.fleet.description import Fleet
 
 def public_client(fleet: Fleet) -> int:
     """The client whose training windows everybody has: the first that owns all of the fleet's
-    sensors, unless one is named."""
+    sensors, unless one is named. Should it lie, its windows stay as they were recorded."""
     windows = fleet.counts[0]
-    able = [
-        i
-        for i, suite in enumerate(fleet.suites)
-        if suite == fleet.union and windows[i] and i not in fleet.attack.attackers
-    ]
+    able = [i for i, suite in enumerate(fleet.suites) if suite == fleet.union and windows[i]]
     if any(fleet.coarse) or not able or fleet.public not in (-1, *able):
         who = f"client {fleet.public} is not" if fleet.public >= 0 else "there is none"
         raise CommunisError(
             f"public windows must be those of a client with all of the fleet's sensors "
-            f"({', '.join(fleet.union)}), in full detail, that has training windows and does not "
-            f"attack; {who}: see public and roles in [fleet]"
+            f"({', '.join(fleet.union)}), in full detail, that has training windows; {who}: see "
+            "public and roles in [fleet]"
         )
     return able[0] if fleet.public < 0 else fleet.public

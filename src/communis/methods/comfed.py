@@ -5,10 +5,11 @@ d, u = P v, u* the target of a class, lam the weight of the regulariser.
 Deviation: the pull is on the class means of a minibatch, Equation 5, averaged over its classes.
 Deviation: the norm is smoothed by 1e-3; its slope has length 1 even next to the target.
 Deviation: Equations 10 to 12 call several pulls and one towards their centre alike; for the norm
-    the slopes differ. One pull is the default, `pull` = "multi" sends everybody everything.
-Deviation: u is of the new w, from a balanced minibatch of its own; Algorithm 1 mixes iterations.
+    the slopes differ. One is the default, also in Equation 8; of several, the mean over those who
+    told of the class.
+Deviation: u is of the new w, from a balanced minibatch without dropout; Algorithm 1 mixes rounds.
 Deviation: a class that nobody sent keeps its target for `stale` rounds; one without has no pull.
-Deviation: the translators' optimiser is Adam, without weight decay: P = 0 is a minimum.
+Deviation: P trains with Adam, without decay (P = 0 is a minimum); lam then hardly scales its steps.
 Beyond the paper: `scale_lock`, `freeze_P`, `common_P`, `warmup`.
 """
 
@@ -87,9 +88,8 @@ class CoMFed(Recipe, Method[Server, Private, Down, Up]):
 
     def start_client(self, client: Client) -> Private:
         e, classes = client.card.sizes["embedding"], client.card.sizes["classes"]
-        own = () if self.common_P or self.freeze_P else (client.card.id,)
-        P = latent.translator(self.d, e, client.streams.generator("P", *own), self.freeze_P)
-        v, u = torch.zeros(classes, e), torch.zeros(0, classes, self.d)
+        P = latent.translator(client, self.d, self.common_P, self.freeze_P)
+        v, u = P.new_zeros(classes, e), P.new_zeros(0, classes, self.d)
         return Private(latent.model(client), P, v, v[:, 0] > 0, u, u[..., 0] > 0, at=0)
 
     def down(self, server: Server, card: Card) -> Down:

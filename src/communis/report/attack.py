@@ -160,12 +160,13 @@ def _attack(run: Finished) -> str:
 
 def _rule(runs: Sequence[Finished]) -> str:
     """What stands in for means: the method's own choice, or that of the run."""
-    rules = [
-        "geometric median (its own)"
-        if run.config["method"].get("consensus") == "median"
-        else str(run.config.get("robust", {}).get("rule", "mean")).replace("_", " ")
-        for run in runs
-    ]
+    rules = []
+    for run in runs:
+        method, rule = run.config["method"], str(run.config.get("robust", {}).get("rule", "mean"))
+        own = rule == "mean" and method.get("consensus") == "median"
+        none = method.get("pull") == "multi"
+        named = "none" if none else "geometric median (its own)" if own else rule.replace("_", " ")
+        rules.append(named)
     return ", ".join(dict.fromkeys(rules))
 
 

@@ -122,8 +122,9 @@ class Attack:
                     (down[name] if known else torch.zeros_like(honest)).to(honest.device).double()
                 )
                 lie = base + self._lie(name, honest.double() - base, client.streams, rng)
-                most = torch.finfo(honest.dtype).max  # Inf would be refused
-                sent[name] = lie.clamp(-most, most).to(honest.dtype)
+                most = torch.finfo(honest.dtype).max  # Inf would be refused, as would be
+                least = 0.0 if name.endswith("running_var") else -most  # a variance below zero
+                sent[name] = lie.clamp(least, most).to(honest.dtype)
         return sent
 
     def _lie(self, name: str, truth: Tensor, streams: Streams, rng: np.random.Generator) -> Tensor:
