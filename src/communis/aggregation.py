@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import torch
@@ -80,16 +79,30 @@ class Aggregation:
             if aggregator not in lying and honest and len(honest) < len(clients):
                 with one_thread():
                     without = self._one(servers[aggregator], honest, received)
-                alone, together = _contents([without, made[aggregator]])
-                apart = {key: together[key] - value for key, value in alone.items()}
-                found += [_norm(apart) / max(_norm(alone), 1e-30)] if alone else []
+                alone, together = map(self.method.measures, (without, made[aggregator]))
+                shared = sorted(key for key in alone if key in together)
+                apart = _length([together[key].double() - alone[key] for key in shared])
+                length = _length([alone[key].double() for key in shared])
+                found += [apart / max(length, 1e-30)] if shared else []
         return sum(found) / len(found) if found else math.nan
+
+    def consensus_distance(self, servers: Mapping[int, Any]) -> float:
+        """The root mean square distance of aggregates from their mean, key by key among those that
+        have it; NaN where no two have anything in common."""
+        held: dict[str, list[Tensor]] = {}
+        for server in servers.values():
+            for key, value in self.method.measures(server).items():
+                held.setdefault(key, []).append(value.double())
+        shared = [torch.stack(held[key]) for key in sorted(held) if len(held[key]) > 1]
+        squares = [float((values - values.mean(0)).square().sum()) for values in shared]
+        return math.sqrt(sum(squares) / len(servers)) if shared else math.nan
 
     def pooled(self, topology: Topology) -> Topology:
         """Where data are pooled there is a server and nobody who could lie to it; and nothing
         travels that could be lost."""
         if self.liars or not isinstance(topology, Star):
-            why = "nobody could lie to it" if self.liars else "it needs a star"
+            lies = "nobody could lie to it; leave it out, or [attack]"
+            why = lies if self.liars else "it needs a star"
             raise CommunisError(f"{type(self.method).__name__} pools data at a server: {why}")
         return Star()
 
@@ -98,47 +111,5 @@ class Aggregation:
         return self.method.aggregate(server, replies)
 
 
-def consensus_distance(servers: Mapping[int, Any]) -> float:
-    """The root mean square distance of aggregates from their mean; NaN for a single one, and where
-    they have nothing in common."""
-    states = _contents(list(servers.values())) if len(servers) > 1 else [{}]
-    if not states[0]:
-        return math.nan
-    mean = {key: reduce(torch.add, [s[key] for s in states]) / len(states) for key in states[0]}
-    squares = [_norm({key: s[key] - mean[key] for key in mean}) ** 2 for s in states]
-    return math.sqrt(sum(squares) / len(squares))
-
-
-def _contents(servers: Sequence[Any]) -> list[dict[str, Tensor]]:
-    """What can be compared in these states, in full precision: numbers with a fraction, as whole
-    ones are counts and ages. Nothing where lists of clients differ: rows are then of others."""
-    flat = [wire.flatten(server) for server in servers]
-    shared = sorted(k for k, t in flat[0].items() if all(_alike(t, f.get(k)) for f in flat[1:]))
-    lists = [k for k in shared if flat[0][k].dtype is torch.int64 and flat[0][k].ndim == 1]
-    found: list[dict[str, Tensor]] = [{} for _ in flat]
-    if any(not torch.equal(f[k], flat[0][k]) for f in flat[1:] for k in lists):
-        return found
-    for key in (k for k in shared if flat[0][k].is_floating_point()):
-        values = _told([f[key].double() for f in flat], rows="/" not in key)
-        if any(bool((v != v.round()).any()) for v in values):
-            for own, value in zip(found, values, strict=True):
-                own[key] = value
-    return found
-
-
-def _told(values: Sequence[Tensor], rows: bool) -> list[Tensor]:
-    """If they have rows, those that are zero in none of them: a class that nobody has told of yet
-    is no point in space."""
-    if not rows or values[0].ndim < 2:
-        return list(values)
-    flat = [value.reshape(-1, value.shape[-1]) for value in values]
-    known = reduce(torch.logical_and, [(value != 0).any(-1) for value in flat])
-    return [value[known] for value in flat]
-
-
-def _alike(one: Tensor, other: Tensor | None) -> bool:
-    return other is not None and one.shape == other.shape
-
-
-def _norm(tensors: Mapping[str, Tensor]) -> float:
-    return math.sqrt(sum(float(t.square().sum()) for t in tensors.values()))
+def _length(tensors: Sequence[Tensor]) -> float:
+    return math.sqrt(sum(float(t.square().sum()) for t in tensors))

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 from torch import Tensor, nn
@@ -259,6 +259,12 @@ class Method(Generic[S, C, D, U]):
         """What else is recorded at evaluation, by name: other predictions (B, outputs), scored as
         `metric@name`, and measures (B,), whose mean is `mean@name`. "": the prediction itself."""
         return {}
+
+    def measures(self, server: S) -> Mapping[str, Tensor]:
+        """What of an aggregator's state is compared, between nodes of a graph and with and without
+        liars: the common model `w` if there is one. Keys that one lacks are not compared."""
+        found: Any = getattr(server, "w", {})
+        return cast(Mapping[str, Tensor], found)
 
     def notes(self, server: S) -> Mapping[str, float]:
         """What is worth writing down of an aggregator's state after a round."""

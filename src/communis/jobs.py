@@ -130,17 +130,46 @@ def carry_out(jobs: Sequence[Job], home: Path, metric: str, quiet: bool, json: b
             if 0 < job.config.run.rounds <= job.done:
                 display.begin(job.label, job.config.run.rounds)
                 continue
-            own = job.config
-            key = own.seed, own.data, own.partition, own.fleet, own.clock, own.attack
+            key = _of_fleet(job.config)
             if fleet is None or fleet[0] != key:  # methods share a seed's fleet
                 with job.named():
                     fleet = key, job.config.make_fleet()
+                same = [j for j in jobs if _of_fleet(j.config) == key]
+                _refuse_early([j for j in same if j.done < j.config.run.rounds], fleet[1])
             _perform(job, fleet[1], display, stop)
             if stop.requested:
                 break
     if stop.requested:
         err.print(f"stopped; continue with: communis resume {home}")
         raise typer.Exit(STOPPED)
+
+
+def _of_fleet(config: Config) -> tuple[object, ...]:
+    """What decides a fleet; runs that agree in it share theirs."""
+    own = config
+    return own.seed, own.data, own.partition, own.fleet, own.clock, own.attack
+
+
+def _refuse_early(jobs: Sequence[Job], fleet: Fleet) -> None:
+    """What cannot be run is found before anything is trained on this fleet."""
+    for job in jobs:
+        config, attack = job.config, job.config.attack
+        with job.named():
+            if attack.kind != "none" and 0 < config.run.rounds < attack.start:
+                raise CommunisError(f"attack.start = {attack.start} is after the last round")
+            _run(config, fleet, workers=1).close()
+
+
+def _run(config: Config, fleet: Fleet, workers: int, folder: Path | None = None) -> Run:
+    return Run(
+        fleet,
+        config.make_method(),
+        replace(config.run, workers=workers),
+        folder=folder,
+        config=config.to_toml(),
+        topology=config.make_topology(fleet),
+        rule=config.robust.make(),
+    )
 
 
 def _perform(job: Job, fleet: Fleet, display: Display, stop: Stop) -> None:
@@ -150,15 +179,7 @@ def _perform(job: Job, fleet: Fleet, display: Display, stop: Stop) -> None:
     labels = {"variant": config.variant, "cell": config.cell}
     about |= {key: value for key, value in labels.items() if value}
     with job.named():
-        current = Run(
-            fleet,
-            config.make_method(),
-            replace(config.run, workers=config.run.workers or cores),
-            folder=job.folder,
-            config=config.to_toml(),
-            topology=config.make_topology(fleet),
-            rule=config.robust.make(),
-        )
+        current = _run(config, fleet, config.run.workers or cores, job.folder)
     with current:
         display.begin(job.label, current.round)
         for record in current:

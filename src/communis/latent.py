@@ -21,11 +21,6 @@ NEVER = 1e6  # the age of what was not heard yet
 TRACED = 10  # rounds between two looks at the pull
 
 
-def model(client: Client) -> State:
-    """All of the client's model."""
-    return State.of(client.model) | State.buffers(client.model)
-
-
 def class_means(v: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """(classes, e) means of the rows of v (B, e) by class, zero without any; and which have one."""
     members = nn.functional.one_hot(y, classes).to(v)
@@ -115,11 +110,11 @@ def translator(client: Client, d: int, common: bool, orthonormal: bool) -> Tenso
     return rows.float().contiguous().to(client.train.target.device)
 
 
-def trace(client: Client, regulariser: Tensor, local: Tensor) -> None:
-    """In the first step of every tenth round, for the client's log: how strongly the consensus
-    pulls, the length of its slope by the model's parameters against that of the task's loss."""
+def traced(client: Client, local: Tensor, regulariser: Tensor) -> Tensor:
+    """Their sum. In the first step of every tenth round the client's log gets how strongly the
+    consensus pulls: the length of its slope by the model's parameters against that of the task."""
     if client.round % TRACED or "latent/pull" in client.log:
-        return
+        return local + regulariser
     trained = [p for p in client.model.parameters() if p.requires_grad]
     lengths = []
     for loss in (regulariser, local):
@@ -127,6 +122,14 @@ def trace(client: Client, regulariser: Tensor, local: Tensor) -> None:
         squares = [float(g.square().sum()) for g in slopes if g is not None]
         lengths.append(math.sqrt(math.fsum(squares)))
     client.log["latent/pull"] = lengths[0] / max(lengths[1], LEAST)
+    return local + regulariser
+
+
+def told(u: Tensor, age: Tensor, who: Tensor) -> dict[str, Tensor]:
+    """The targets (1, classes, d) that there are, by class; of several pulls, which are of clients,
+    none: they have no centre."""
+    known = (age[0] < NEVER).nonzero().flatten().tolist() if who.tolist() == [-1] else []
+    return {str(c): u[0, c] for c in known}
 
 
 def pack(u: Tensor, has: Tensor) -> tuple[Tensor, Tensor]:

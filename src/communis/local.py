@@ -35,7 +35,7 @@ class Recipe:
     lr: float = 0.05  # learning rate of the local optimiser
     epochs: int = 1  # passes over the client's training windows per round
     batch: int = 32  # windows per step
-    optimizer: OptimizerName = "sgd"  # its state starts afresh every round
+    optimizer: OptimizerName = "sgd"  # its state starts afresh every round, unless `carry`
     momentum: float = 0.0  # sgd only
     weight_decay: float = 0.0  # L2, decoupled in adamw
     max_steps: int = 0  # stop after so many steps per round; 0: whole epochs

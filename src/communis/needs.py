@@ -60,6 +60,13 @@ def one_size(sizes: Iterable[int], method: str) -> int:
     return found[0]
 
 
+def embedding(fleet: FleetView, least: int, what: str, mend: str) -> None:
+    """Every model's embedding has at least so many numbers."""
+    smallest = min(card.sizes["embedding"] for card in fleet.cards)
+    if smallest < least:
+        raise CommunisError(f"{what} needs embeddings of {least}, got {smallest}: {mend}")
+
+
 def blocks(fleet: FleetView, method: str) -> None:
     if not any(path.startswith("fusion.blocks.") for path in fleet.params):
         raise CommunisError(

@@ -20,7 +20,7 @@ import pandas as pd
 import torch
 
 from communis import wire
-from communis.aggregation import Aggregation, consensus_distance
+from communis.aggregation import Aggregation
 from communis.backends.inprocess import InProcess
 from communis.core import CommunisError, Method
 from communis.diary import Diary
@@ -191,7 +191,7 @@ class Run:
             seconds_evaluation=time.perf_counter() - trained,
             virtual_seconds=max((s.compute + s.down + s.up for s in spent), default=nothing),
             virtual_joules=sum((s.joules for s in spent), start=nothing),
-            consensus_distance=consensus_distance(honest),
+            consensus_distance=self._aggregation.consensus_distance(honest),
             attack_distance=math.nan if dropped else moved,
             refused=tuple(refused),
             scores=summary(scores),

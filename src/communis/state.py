@@ -45,6 +45,11 @@ class State(Mapping[str, Tensor]):
         """A copy of the model's persistent buffers, such as BatchNorm statistics."""
         return cls({path: buffer.detach().clone() for path, buffer in model.by_path[1].items()})
 
+    @classmethod
+    def all(cls, model: HasPaths) -> State:
+        """A copy of the model's parameters and buffers."""
+        return cls.of(model) | cls.buffers(model)
+
     @torch.no_grad()
     def load_into(self, model: HasPaths) -> None:
         """The model holds these values (parameters or buffers); its other tensors are untouched."""

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from communis import CommunisError, FedAvg, Plan, Run, State
-from communis.aggregation import consensus_distance
+from communis import CommunisError, FedAvg, Plan, Run, State, latent
+from communis.aggregation import Aggregation
+from communis.methods import comfed
 from communis.methods.centralized import Centralized
 from communis.methods.comfed import CoMFed
 from communis.methods.fedproto import FedProto
@@ -23,6 +24,7 @@ from communis.robust.rules import RobustConfig
 from communis.topology import Star, ring
 from tests.fleets import mixed_fleet
 
+consensus_distance = Aggregation(FedAvg(), ()).consensus_distance
 PLAN = Plan(rounds=2, workers=1, eval_every=1)
 
 
@@ -47,7 +49,7 @@ def test_consensus_distance_by_hand() -> None:
     assert consensus_distance({0: server(0.5, 0.5), 1: server(2.5, 0.5)}) == 1
     assert consensus_distance({0: server(0.3), 1: server(0.3), 2: server(0.3)}) == 0
     assert math.isnan(consensus_distance({-1: server(1.5)}))
-    assert math.isnan(consensus_distance({0: server(1.0), 1: server(7.0)}))  # counts
+    assert math.isnan(consensus_distance({0: None, 1: None}))
 
 
 def test_a_star_has_no_consensus_distance_and_a_ring_has_one() -> None:
@@ -129,18 +131,18 @@ def test_a_run_under_attack_is_not_continued_as_another(tmp_path: Path) -> None:
         ran(attack=Attack("shift", (0,)), rule=GeometricMedian(), folder=tmp_path)
 
 
-def test_rows_that_a_node_has_not_heard_of_are_not_compared() -> None:
-    @dataclass(frozen=True)
-    class Targets:
-        u: torch.Tensor
-        who: torch.Tensor
+def test_classes_that_a_node_has_not_heard_of_are_not_compared() -> None:
+    method = CoMFed()
 
-    def targets(*rows: list[float], who: int = -1) -> Targets:
-        return Targets(torch.tensor([list(rows)]), torch.tensor([who]))
+    def targets(*rows: list[float], age: tuple[float, float], who: int = -1) -> Any:
+        u = torch.tensor([list(rows)])
+        return comfed.Server(u, torch.tensor([age]), torch.tensor([who]))
 
-    one, other = targets([0.5, 0.5], [9.5, 9.5]), targets([2.5, 0.5], [0.0, 0.0])
-    assert consensus_distance({0: one, 1: other}) == 1
-    assert math.isnan(consensus_distance({0: one, 1: targets([2.5, 0.5], [0.0, 0.0], who=3)}))
+    one = targets([0.5, 0.5], [9.5, 9.5], age=(0, 2))
+    other = targets([2.5, 0.5], [0.0, 0.0], age=(0, latent.NEVER))
+    measure = Aggregation(method, ()).consensus_distance
+    assert measure({0: one, 1: other}) == 1
+    assert math.isnan(measure({0: one, 1: targets([2.5, 0.5], [1.0, 0.0], age=(0, 0), who=3)}))
 
 
 def test_several_pulls_have_no_common_centre_to_be_compared() -> None:
@@ -153,7 +155,7 @@ def test_liars_own_nodes_do_not_count() -> None:
     run = ran(attack=Attack("sign_flip", (2,), scale=9.0), topology=ring(5))
     honest = {a: s for a, s in run.servers.items() if a != 2}
     assert run.history[-1].consensus_distance == consensus_distance(honest)
-    assert consensus_distance(run.servers) != consensus_distance(honest)
+    assert consensus_distance(run.servers) != run.history[-1].consensus_distance
 
 
 def test_before_liars_begin_they_have_moved_nothing() -> None:

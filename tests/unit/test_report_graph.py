@@ -174,7 +174,7 @@ def test_facts_of_a_graph_in_parts_and_the_warning(tmp_path: Path) -> None:
     parts = [[0, 1, 2], [3, 4], [5]]
     run = folder(tmp_path, [(0, 1), (1, 2), (3, 4)], 6, parts=parts)
     line = next(x for x in lines_of(graph.section([run], SHADES)) if x[0] == "graph, 6 clients")
-    assert line[1:5] == ["3", "0 to 2", "2", "3 (3, 2, 1)"]
+    assert line[1:5] == ["3", "0 to 2", "-", "3 (3, 2, 1)"]
     said = "the graph falls into 3 parts, of 3, 2 and 1 clients: no consensus across them"
     assert warnings([run, run]) == [said]
     assert f"<p class='warning'>{said}</p>" in render([run], "accuracy", "t")

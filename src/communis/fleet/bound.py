@@ -86,7 +86,7 @@ class BoundFleet:
                         f"{type(self.method).__name__} averages parameters, but clients have "
                         f"{path} in shapes {tuple(found[path].shape)} and {kit.shapes[path]}: "
                         "give all clients one model in [fleet] models and one detail, or choose "
-                        "a method for mixed models (fedproto, local)"
+                        "a method for mixed models (comfed, fedmd, fedproto, local)"
                     )
                 found[path] = kit.initial[path]
         return State({path: found[path] for path in sorted(found)})

@@ -12,7 +12,8 @@ def public_client(fleet: Fleet) -> int:
     windows = fleet.counts[0]
     able = [i for i, suite in enumerate(fleet.suites) if suite == fleet.union and windows[i]]
     if any(fleet.coarse) or not able or fleet.public not in (-1, *able):
-        who = f"client {fleet.public} is not" if fleet.public >= 0 else "there is none"
+        who = f"{fleet.public} is no such client" if fleet.public != -1 else "there is none"
+        who += f", but {', '.join(map(str, able[:8]))} would do" if able else ""
         raise CommunisError(
             f"public windows must be those of a client with all of the fleet's sensors "
             f"({', '.join(fleet.union)}), in full detail, that has training windows; {who}: see "

@@ -10,7 +10,6 @@ Deviation: Equations 10 to 12 call several pulls and one towards their centre al
 Deviation: u is of the new w, from a balanced minibatch without dropout; Algorithm 1 mixes rounds.
 Deviation: a class that nobody sent keeps its target for `stale` rounds; one without has no pull.
 Deviation: P trains with Adam, without decay (P = 0 is a minimum); lam then hardly scales its steps.
-Beyond the paper: `scale_lock`, `freeze_P`, `common_P`, `warmup`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import torch
 from torch import Tensor
 
 from communis import latent, needs
-from communis.core import Batch, Card, Client, CommunisError, FleetView, Method, Output
+from communis.core import Batch, Card, Client, FleetView, Method, Output
 from communis.local import Recipe
 from communis.replies import Replies
 from communis.robust.median import GeometricMedian
@@ -80,9 +79,8 @@ class CoMFed(Recipe, Method[Server, Private, Down, Up]):
 
     def start_server(self, fleet: FleetView) -> Server:
         needs.classes(fleet, "comfed", "a latent statistic belongs to a class")
-        e, pulls = min(card.sizes["embedding"] for card in fleet.cards), int(self.pull == "single")
-        if self.freeze_P and e < self.d:
-            raise CommunisError(f"freeze_P needs d <= the embedding size, {e}, got {self.d}")
+        needs.embedding(fleet, self.d if self.freeze_P else 1, "freeze_P", "take a smaller d")
+        pulls = int(self.pull == "single")
         age = torch.full((pulls, fleet.task.classes), latent.NEVER)
         return Server(torch.zeros(*age.shape, self.d), age, who=torch.full((pulls,), -1))
 
@@ -90,7 +88,7 @@ class CoMFed(Recipe, Method[Server, Private, Down, Up]):
         e, classes = client.card.sizes["embedding"], client.card.sizes["classes"]
         P = latent.translator(client, self.d, self.common_P, self.freeze_P)
         v, u = P.new_zeros(classes, e), P.new_zeros(0, classes, self.d)
-        return Private(latent.model(client), P, v, v[:, 0] > 0, u, u[..., 0] > 0, at=0)
+        return Private(State.all(client.model), P, v, v[:, 0] > 0, u, u[..., 0] > 0, at=0)
 
     def down(self, server: Server, card: Card) -> Down:
         return Down(*latent.pack(server.u[:0], server.age[:0] < 0))
@@ -113,13 +111,12 @@ class CoMFed(Recipe, Method[Server, Private, Down, Up]):
             v, has = latent.class_means(output.embedding, y, client.task.classes)
             L_local = client.task.loss(output.prediction, batch.target)
             L_reg = self.lam * latent.regulariser(v @ state.P.T, has, *target)
-            latent.trace(client, L_reg, L_local)
-            return L_local + L_reg
+            return latent.traced(client, L_local, L_reg)
 
         self.train(client, loss=loss if pulled else None)
         v, has = latent.statistics(client, self.batch, self.statistics == "batch")
         u = v @ state.P.T  # Equation 5
-        return replace(state, w=latent.model(client), v=v, has=has), Up(*latent.pack(u, has))
+        return replace(state, w=State.all(client.model), v=v, has=has), Up(*latent.pack(u, has))
 
     def vet(self, card: Card, up: Up) -> None:
         latent.check(up.u, up.has, card.sizes["classes"], self.d)
@@ -135,6 +132,9 @@ class CoMFed(Recipe, Method[Server, Private, Down, Up]):
         u, n = ups.classwise(lambda up: rows(up)[0], lambda up: rows(up)[1].float(), median)
         age = torch.where(n > 0, 0.0, server.age + 1)  # Equation 11
         return Server(torch.where(n[:, None] > 0, u, server.u), age, server.who)
+
+    def measures(self, server: Server) -> dict[str, Tensor]:
+        return latent.told(server.u, server.age, server.who)
 
     def settle(self, client: Client, state: Private, down: Down) -> Private:
         u, known = latent.unpack(down.u, down.has, client.task.classes)

@@ -59,11 +59,9 @@ class FedIoT(Recipe, Method[Server, State, Down, Up]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.alpha <= 0 or min(self.hidden, self.classifier_epochs) < 1:
-            raise CommunisError(
-                "fediot needs alpha > 0, hidden >= 1 and classifier_epochs >= 1, got "
-                f"{self.alpha}, {self.hidden} and {self.classifier_epochs}"
-            )
+        needs.at_least(self, hidden=1, classifier_epochs=1)
+        if self.alpha <= 0:
+            raise CommunisError(f"fediot needs alpha > 0, got {self.alpha}")
 
     def equip(self, model: Model, task: Task) -> None:
         if self.cross:

@@ -54,18 +54,14 @@ class FedMD(Recipe, Method[Server, State, Down, Up]):
 
     uses_public: ClassVar[bool] = True
     public_batch: int = 64  # public windows per round; if there are fewer, they come round again
-    digest: Literal["mae", "mse", "kl"] = "mae"  # what brings a client to the consensus: absolute
-    # or squared error of logits, or divergence of class probabilities
+    digest: Literal["mae", "mse", "kl"] = "mae"  # distance to the consensus, of logits or classes
     temperature: float = 1.0  # with digest = "kl"
     digest_epochs: int = 1  # passes over the round's public windows, whatever max_steps is
     pretrain: int = 0  # rounds at the start in which clients train on all public windows instead
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        least = {"public_batch": 1, "digest_epochs": 0, "pretrain": 0}
-        for name, value in least.items():
-            if getattr(self, name) < value:
-                raise CommunisError(f"fedmd needs {name} >= {value}, got {getattr(self, name)}")
+        needs.at_least(self, public_batch=1, digest_epochs=0, pretrain=0)
         if self.temperature <= 0:
             raise CommunisError(f"fedmd needs temperature > 0, got {self.temperature}")
 
@@ -75,7 +71,7 @@ class FedMD(Recipe, Method[Server, State, Down, Up]):
         return Server(torch.zeros(self.public_batch, fleet.task.outputs))
 
     def start_client(self, client: Client) -> State:
-        return State.of(client.model) | State.buffers(client.model)
+        return State.all(client.model)
 
     def down(self, server: Server, card: Card) -> Down:
         return Down(server.consensus[:0])
@@ -87,7 +83,7 @@ class FedMD(Recipe, Method[Server, State, Down, Up]):
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
         own = client.train if client.round > self.pretrain else _public(client)
         self.train(replace(client, train=own))  # revisit
-        state = State.of(client.model) | State.buffers(client.model)
+        state = State.all(client.model)
         return state, Up(self._logits(client))  # communicate
 
     def vet(self, card: Card, up: Up) -> None:
@@ -102,6 +98,9 @@ class FedMD(Recipe, Method[Server, State, Down, Up]):
     def back(self, server: Server, card: Card) -> Down:
         return Down(server.consensus)  # distribute
 
+    def measures(self, server: Server) -> dict[str, Tensor]:
+        return {"consensus": server.consensus}
+
     def settle(self, client: Client, state: State, down: Down) -> State:
         if not self.digest_epochs:
             return state
@@ -114,7 +113,7 @@ class FedMD(Recipe, Method[Server, State, Down, Up]):
         )
         client.log["digest_loss"] = learnt.loss
         client.memory.update({APART + k: t for k, t in kept.items()})
-        return State.of(client.model) | State.buffers(client.model)
+        return State.all(client.model)
 
     def distance(self, said: Tensor, consensus: Tensor) -> Tensor:
         """What digesting minimises."""

@@ -107,6 +107,9 @@ class FedProto(Recipe, Method[Server, Private, Down, Up]):
         heard = n > 0
         return Server(C=torch.where(heard[:, None], C, server.C), n=torch.where(heard, n, server.n))
 
+    def measures(self, server: Server) -> dict[str, Tensor]:
+        return {str(c): server.C[c] for c in server.n.nonzero().flatten().tolist()}
+
     def predict(self, client: Client, state: Private, batch: Batch) -> Tensor:
         output = client.model(batch)
         if self.inference == "head" or not bool((state.n > 0).any()):
@@ -115,7 +118,7 @@ class FedProto(Recipe, Method[Server, Private, Down, Up]):
         return (-distance).masked_fill(state.n == 0, -1e4)  # finite, so that scores stay numbers
 
     def _model(self, client: Client) -> State:
-        return State.of(client.model) | State.buffers(client.model)
+        return State.all(client.model)
 
 
 @torch.no_grad()

@@ -90,7 +90,7 @@ class Harmony(Recipe, Method[Server, Private, Down, Up]):
         return Server(w, rounds=0, served=torch.zeros(len(fleet.cards), dtype=torch.bool))
 
     def start_client(self, client: Client) -> Private:
-        return Private(State.of(client.model) | State.buffers(client.model), fuses=False)
+        return Private(State.all(client.model), fuses=False)
 
     def down(self, server: Server, card: Card) -> Down:
         wanted = () if server.served[card.id] else card.params
@@ -110,7 +110,7 @@ class Harmony(Recipe, Method[Server, Private, Down, Up]):
             self.train(
                 client, loss=lambda out, batch: unimodal_loss(client, out, batch), paths=wise
             )
-        model = State.of(client.model) | State.buffers(client.model)
+        model = State.all(client.model)
         return Private(model, down.stage2), Up(State() if down.stage2 else model.pick(wise))
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:

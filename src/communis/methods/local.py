@@ -22,7 +22,7 @@ class Local(Recipe, Method[None, State, None, None]):
         return None
 
     def start_client(self, client: Client) -> State:
-        return State.of(client.model) | State.buffers(client.model)
+        return State.all(client.model)
 
     def down(self, server: None, card: Card) -> None:
         return None
@@ -33,7 +33,7 @@ class Local(Recipe, Method[None, State, None, None]):
 
     def local(self, client: Client, state: State, down: None) -> tuple[State, None]:
         self.train(client)
-        return State.of(client.model) | State.buffers(client.model), None
+        return State.all(client.model), None
 
     def aggregate(self, server: None, ups: Replies[None]) -> None:
         return None

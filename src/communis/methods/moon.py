@@ -41,7 +41,7 @@ class Moon(FedAvg):
 
     def keep(self, client: Client) -> State:
         """The last local model; what `adopt` receives takes the place of its parameters."""
-        return State.of(client.model) | State.buffers(client.model)
+        return State.all(client.model)
 
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
         glob = copy.deepcopy(client.model).eval()

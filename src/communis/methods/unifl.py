@@ -50,8 +50,7 @@ class Networks:
 class UniFL(Recipe, Method[Networks, State, Networks, Networks]):
     """Every modality is learnt by itself, federated; who has several averages their logits."""
 
-    norms: Literal["private", "shared", "recalibrated"] = "private"  # BatchNorm statistics: stay
-    # with the client; are averaged like weights; or are estimated anew whenever weights arrive
+    norms: Literal["private", "shared", "recalibrated"] = "private"  # BatchNorm's statistics
     uniform: bool = False  # weigh all clients alike instead of by the windows that have a modality
 
     def equip(self, model: Model, task: Task) -> None:

@@ -30,7 +30,8 @@ CHANGE = (
 DISTANCE = (
     "How far attackers moved the aggregate: its distance from what the honest clients alone would "
     "have made of it, over the length of the latter; mean over rounds, then over seeds. With the "
-    "mean even harmless clients move it a little."
+    "mean even harmless clients move it a little. An aggregate is a whole model for one method and "
+    "a few class vectors for another: compare rules by it, not methods. Mind the scale of its axis."
 )
 FREE = ("attack.", "cell.", "robust.liars", "robust.trim", "robust.keep")  # go with an attack
 

@@ -134,7 +134,7 @@ def _facts(groups: Sequence[Sequence[Finished]]) -> str:
         lines.append(
             [
                 *(escape(name), str(len(about["edges"])), _span(degree.min(), degree.max())),
-                f"{np.max(steps, initial=0, where=np.isfinite(steps)):.0f}",
+                f"{steps.max(initial=0):.0f}" if np.isfinite(steps).all() else "-",
                 f"{len(parts)} ({', '.join(map(str, parts))})" if len(parts) > 1 else "1",
                 *("yes" if about.get("changes") else "no", f"{about.get('loss', 0):.0%}"),
                 escape(str(about.get("link", ""))),

@@ -37,7 +37,7 @@ def scope(runs: Sequence[Finished]) -> str:
     about = [
         f"Data {', '.join(dict.fromkeys(str(run.config['data']['name']) for run in runs))}",
         *filter(None, where),
-        f"{_span(clients)} clients{' scored in a round' if some else ''}",
+        f"{_clients(runs, clients)}{' scored in a round' if some else ''}",
         f"{_span([int(run.config['run']['rounds']) for run in runs])} rounds",
         f"{len(seeds)} seed{_s(seeds)} ({', '.join(map(str, seeds))})",
     ]
@@ -47,6 +47,14 @@ def scope(runs: Sequence[Finished]) -> str:
     if n := len(runs) - len(seen):
         text += f" {n} of {len(runs)} runs {'has' if n == 1 else 'have'} not been evaluated yet."
     return text
+
+
+def _clients(runs: Sequence[Finished], scored: Sequence[int]) -> str:
+    """How many there are and, where some lie, how many were scored."""
+    if not any(map(attackers, runs)):
+        return f"{_span(scored)} clients"
+    everybody = _span([len(run.clients) for run in runs])
+    return f"{everybody} clients ({_span(scored)} scored, as the others attack)"
 
 
 def warnings(runs: Sequence[Finished]) -> list[str]:
@@ -114,6 +122,11 @@ def how_to_read(
         )
     else:
         text.append("Bytes are payload per client and round.")
+    if grid and len({tuple(attackers(run)) for run in runs if run.seed == runs[0].seed}) > 1:
+        text.append(
+            "Cells differ in who attacks, so in who is scored; the report compares them on the "
+            "same clients (Under attack)."
+        )
     if grid or len(found) > 1:
         text += [_ranked(runs, metric, select), _differences(found[0])]
     return " ".join(filter(None, text))

@@ -65,7 +65,7 @@ class Attack:
                 f"kind = {self.kind!r} is of no sensor, got modality = {self.modality!r}: leave "
                 f"it out, or choose {', '.join(OF_SENSORS)}"
             )
-        set_field = object.__setattr__  # the dataclass is frozen, but a scale of its own is welcome
+        set_field = object.__setattr__  # what was left out becomes what suits the kind
         set_field(self, "attackers", tuple(sorted(set(self.attackers))))
         set_field(self, "scale", self.scale or SCALES.get(self.kind, 0.0))
 
@@ -109,7 +109,7 @@ class Attack:
     ) -> dict[str, Tensor]:
         """What the client sends instead of `up`. Where `down` has a tensor of the same name and
         shape, the change since then is attacked, else the value itself.
-        first: the first message it ever made; empty: this one."""
+        first: the first that it made as an attacker; empty: this one."""
         if self.kind not in OF_MESSAGES or not self.attacks(client.card.id, client.round):
             return up
         if self.kind == "replay":  # as a whole: rows, counts and masks belong together

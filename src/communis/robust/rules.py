@@ -8,7 +8,7 @@ None depends on the order of the clients, all move with the points. The medians 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -103,18 +103,28 @@ def _seats(scores: Tensor, keep: Tensor) -> Tensor:
     return torch.where(below, 1.0, torch.where(tied, part, 0.0))
 
 
+RuleName = Literal["mean", "geometric_median", "median", "trimmed_mean", "krum", "multi_krum"]
+OWNERS = {"liars": ("krum", "multi_krum"), "trim": ("trimmed_mean",), "keep": ("multi_krum",)}
+
+
 @dataclass(frozen=True)
 class RobustConfig:
     """What stands in for the mean of what clients sent."""
 
-    rule: Literal["mean", "geometric_median", "median", "trimmed_mean", "krum", "multi_krum"] = (
-        "mean"
-    )
+    rule: RuleName = "mean"
     liars: int = 1  # clients that may lie; with krum and multi_krum
     trim: float = 0.2  # share of the weight left out at each end; with trimmed_mean
     keep: int = 0  # clients that are averaged, 0: all but the liars; with multi_krum
 
     def __post_init__(self) -> None:
+        if self.rule not in get_args(RuleName):
+            raise CommunisError(f"no rule {self.rule!r}; there are {', '.join(get_args(RuleName))}")
+        for name, rules in OWNERS.items():
+            if getattr(self, name) != getattr(type(self), name) and self.rule not in rules:
+                raise CommunisError(
+                    f"{name} = {getattr(self, name)} has no meaning with rule = {self.rule!r}, "
+                    f"only with {' and '.join(rules)}"
+                )
         if not 0 <= self.trim <= 0.49:
             raise CommunisError(
                 f'trim is a share from 0 to 0.49, got {self.trim}; rule = "median" leaves out all '

@@ -98,7 +98,8 @@ class Graph:
         outside = sorted({node for edge in self.edges for node in edge if not 0 <= node < clients})
         if outside:
             raise CommunisError(
-                f"the graph names clients {outside}, but the fleet has clients 0 to {clients - 1}"
+                f"the graph names clients {outside}, but the fleet has clients 0 to {clients - 1}: "
+                "see edges, schedule and hub in [topology]"
             )
         return range(clients)
 

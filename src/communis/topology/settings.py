@@ -140,7 +140,7 @@ def _drawn(settings: TopologyConfig, clients: int, streams: Streams, number: int
     draw = streams.generator("graph", number)
     if settings.kind == "regular":
         return regular(clients, settings.degree, settings.connected, draw)
-    return erdos_renyi(clients, settings.probability, settings.connected, draw)
+    return erdos_renyi(clients, settings.probability, settings.connected, draw, later=number > 0)
 
 
 def _falls_apart(parts: Sequence[Sequence[int]], changes: bool) -> str:

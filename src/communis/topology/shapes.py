@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from itertools import pairwise
 
 import numpy as np
 
@@ -73,9 +74,14 @@ def _swapped(edges: Iterable[tuple[int, int]], draw: np.random.Generator) -> lis
 
 
 def erdos_renyi(
-    clients: int, probability: float, connected: bool, draw: np.random.Generator
+    clients: int,
+    probability: float,
+    connected: bool,
+    draw: np.random.Generator,
+    later: bool = False,
 ) -> Graph:
-    """Every edge is there with this probability."""
+    """Every edge is there with this probability. later: of graphs drawn anew while training goes
+    on, so if none connects all clients, the last one's parts are joined by an edge each."""
     count = clients * (clients - 1) // 2
     first = np.cumsum([0, *range(clients - 1, 0, -1)])  # edges are numbered by their smaller end
     for _ in range(TRIES):
@@ -84,6 +90,9 @@ def erdos_renyi(
         found = Graph(tuple(zip(a.tolist(), (a + 1 + chosen - first[a]).tolist(), strict=True)))
         if not connected or len(found.parts(clients)) <= 1:
             return found
+    if later:
+        firsts = [part[0] for part in found.parts(clients)]
+        return custom([*found.edges, *pairwise(firsts)])
     enough = min(1.0, (math.log(clients) + 3) / clients)  # connects 95 % of all large graphs
     raise CommunisError(
         f"[topology] none of {TRIES} graphs drawn with probability = {probability} connects all "

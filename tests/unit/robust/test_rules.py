@@ -183,10 +183,16 @@ def test_settings_make_rules() -> None:
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"trim": 0.5}, "trim is a share from 0 to 0.49, got 0.5"),
-        ({"trim": -0.1}, "got -0.1"),
-        ({"liars": -1}, "liars must not be negative, got -1"),
-        ({"keep": -2}, "keep must not be negative, got -2"),
+        ({"rule": "trimmed_mean", "trim": 0.5}, "trim is a share from 0 to 0.49, got 0.5"),
+        ({"rule": "trimmed_mean", "trim": -0.1}, "got -0.1"),
+        ({"rule": "krum", "liars": -1}, "liars must not be negative, got -1"),
+        ({"rule": "multi_krum", "keep": -2}, "keep must not be negative, got -2"),
+        (
+            {"liars": 2},
+            "liars = 2 has no meaning with rule = 'mean', only with krum and multi_krum",
+        ),
+        ({"rule": "krum", "keep": 2}, "keep = 2 has no meaning with rule = 'krum'"),
+        ({"rule": "kram"}, "no rule 'kram'; there are mean, geometric_median"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, Any], complaint: str) -> None:
