@@ -189,7 +189,7 @@ def test_settings_make_rules() -> None:
         ({"rule": "multi_krum", "keep": -2}, "keep must not be negative, got -2"),
         (
             {"liars": 2},
-            "liars = 2 has no meaning with rule = 'mean', only with krum and multi_krum",
+            "liars = 2 has no meaning with rule = 'mean', only with krum",
         ),
         ({"rule": "krum", "keep": 2}, "keep = 2 has no meaning with rule = 'krum'"),
         ({"rule": "kram"}, "no rule 'kram'; there are mean, geometric_median"),
