@@ -6,14 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
-import pandas as pd
-
 from communis.compare import cells, estimate, grouped
 from communis.finished import Finished
 from communis.metrics.estimate import Estimate
-from communis.metrics.selection import Scores, Select
-from communis.report.html import heading, legend, note, table
-from communis.report.latent import by_round
+from communis.metrics.selection import Select
+from communis.report.courses import courses, recorded
+from communis.report.html import heading, note, table
 from communis.report.words import attackers, counts, listed, number, plain, quantity
 from communis.robust.attacks import SCALES
 
@@ -57,7 +55,12 @@ def section(
     if len(cells(runs)) == 1:
         parts.append(_methods(there, changed, moved, metric, select))
         parts += [] if explained else [note(CHANGE) if changed else "", note(DISTANCE)]
-        return "\n".join([*parts, _courses(there, shades)])
+        return "\n".join(
+            [
+                *parts,
+                courses(there, "attack_distance", "How far attackers moved the aggregate", shades),
+            ]
+        )
     if changed:
         title = f"What attackers change of the honest clients' test {plain(metric)}"
         parts.append(f"<h3>{escape(title)}</h3>{_grid(there, changed, signed)}")
@@ -107,12 +110,6 @@ def distances(runs: Sequence[Finished]) -> Found:
         return float(found[found.index >= run.config.get("attack", {}).get("start", 1)].mean())
 
     return {key: Estimate.of(map(mean, group)) for key, group in _attacked(runs).items()}
-
-
-def recorded(run: Finished, field: str) -> Scores:
-    """A field of the records by round, where it has a meaning."""
-    values = {record.round: float(getattr(record, field)) for record in run.records}
-    return pd.Series(values, dtype=float).dropna()
 
 
 def _attacked(runs: Sequence[Finished]) -> dict[tuple[str, str], list[Finished]]:
@@ -205,16 +202,3 @@ def signed(change: Estimate) -> str:
     """A change in words, with ~ where it may be none."""
     text = f"+{number(change)}" if change.mean >= 0 else number(change)
     return f"{text}&nbsp;~" if abs(change.mean) <= change.half_width else text
-
-
-def _courses(runs: Sequence[Finished], shades: Mapping[str, str]) -> str:
-    found = {
-        name: [recorded(run, "attack_distance") for run in group]
-        for name, group in grouped(runs).items()
-    }
-    found = {name: by_seed for name, by_seed in found.items() if any(map(len, by_seed))}
-    if not found:
-        return ""
-    chart = by_round(found, shades, "How far attackers moved the aggregate", "distance")
-    names = legend({name: shades[name] for name in found})
-    return f"{names}<div class='charts'>{chart}</div>"

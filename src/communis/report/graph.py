@@ -15,9 +15,8 @@ import pandas as pd
 from communis.compare import cells, grouped
 from communis.finished import Finished
 from communis.recordings.recording import Array
-from communis.report.attack import recorded
+from communis.report.courses import courses
 from communis.report.html import details, heading, legend, note, table
-from communis.report.latent import by_round
 from communis.report.layout import degrees, hops, layout
 from communis.report.svg import PALETTE, WIDTH, Axes, bars, picture
 from communis.report.words import attackers, kilobytes
@@ -62,17 +61,8 @@ def section(runs: Sequence[Finished], shades: Mapping[str, str]) -> str:
 
 def consensus(runs: Sequence[Finished], shades: Mapping[str, str]) -> str:
     """The runs are those of one cell. Empty where there are no nodes that could agree."""
-    found = {
-        name: [recorded(run, "consensus_distance") for run in group]
-        for name, group in grouped(runs).items()
-    }
-    found = {name: by_seed for name, by_seed in found.items() if any(map(len, by_seed))}
-    if not found:
-        return ""
-    chart = by_round(found, shades, "Distance of the nodes from their mean", "distance")
-    names = legend({name: shades[name] for name in found})
-    title = heading("Do the nodes agree?")
-    return f"{title}{note(CONSENSUS)}{names}<div class='charts'>{chart}</div>"
+    drawn = courses(runs, "consensus_distance", "Distance of the nodes from their mean", shades)
+    return f"{heading('Do the nodes agree?')}{note(CONSENSUS)}{drawn}" if drawn else ""
 
 
 def topology(run: Finished) -> Mapping[str, Any]:

@@ -5,17 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pandas as pd
 
 from communis.compare import grouped
 from communis.finished import Finished
-from communis.metrics.selection import Scores
+from communis.report.courses import by_round
 from communis.report.html import heading, legend, note
-from communis.report.svg import band, curves
 from communis.report.words import attackers
 
-POWERS = 30.0  # values that span more than this are drawn on a scale of powers of ten
 ABOUT = (
     "Means over the clients that do not attack, from what they noted themselves; bands reach from "
     "the lowest seed to the highest."
@@ -73,21 +70,3 @@ def noted(run: Finished) -> pd.DataFrame:
     log = run.log
     mine = log[log["name"].isin([*CHARTS]) & ~log["client"].isin(attackers(run))]
     return mine.pivot_table(index="round", columns="name", values="value")
-
-
-def by_round(
-    found: Mapping[str, Sequence[Scores]], shades: Mapping[str, str], title: str, label: str
-) -> str:
-    """A chart with a line for every method and a band over its seeds, in the rounds that all of
-    them have; on a scale of powers of ten where values span several."""
-    tables = {
-        name: pd.concat(list(by_seed), axis=1, join="inner") for name, by_seed in found.items()
-    }
-    values = np.concatenate([t.to_numpy().ravel() for t in tables.values()])
-    positive = values[values > 0]
-    powers = bool(len(positive)) and float(positive.max()) > POWERS * float(positive.min())
-    lines = []
-    for name, t in tables.items():
-        ys = np.log10(t.where(t > 0).to_numpy()) if powers else t.to_numpy()
-        lines.append(band(name, shades[name], t.index.tolist(), ys.T.tolist()))
-    return curves(lines, title, "round", label, whole=True, powers=powers)
