@@ -11,8 +11,6 @@ from itertools import compress
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from communis.core import CommunisError
 from communis.streams import Streams
@@ -124,6 +122,9 @@ class Graph:
 
     def parts(self, clients: int) -> list[list[int]]:
         """The clients of each connected part; an isolated one is a part of its own."""
+        from scipy.sparse import coo_array  # 20 MB in every process: only where there is a graph
+        from scipy.sparse.csgraph import connected_components
+
         ends = np.array(self.edges, np.int64).reshape(-1, 2).T
         links = coo_array((np.ones(ends.shape[1]), tuple(ends)), shape=(clients, clients))
         count, label = connected_components(links, directed=False)
