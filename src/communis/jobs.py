@@ -146,8 +146,8 @@ def carry_out(jobs: Sequence[Job], home: Path, metric: str, quiet: bool, json: b
 
 def _of_fleet(config: Config) -> tuple[object, ...]:
     """What decides a fleet; runs that agree in it share theirs."""
-    own = config
-    return own.seed, own.data, own.partition, own.fleet, own.clock, own.attack
+    named = ("seed", "data", "partition", "fleet", "clock", "attack")
+    return tuple(getattr(config, name) for name in named)
 
 
 def _refuse_early(jobs: Sequence[Job], fleet: Fleet) -> None:

@@ -248,8 +248,9 @@ class Run:
         """What was received, by client; who was refused and why; the mean training loss of the
         honest. arriving: whose messages reach anybody.
 
-        Messages are read while other clients still work. For a client whose message was refused
-        or lost the round did not happen: it goes on from the private state it had before.
+        Messages are read while other clients still work. For a client that failed or whose message
+        was refused the round did not happen: it goes on from the private state it had before. One
+        that nobody heard has trained all the same.
         """
         received: dict[int, Any] = {}
         refused, losses = [], []

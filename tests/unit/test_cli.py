@@ -624,3 +624,27 @@ def test_ctrl_c_saves_and_resume_ends_with_the_same_numbers(tmp_path: Path) -> N
     assert [(r.loss, r.bytes_up) for r in a.records] == [(r.loss, r.bytes_up) for r in b.records]
     whole_bytes = (tmp_path / "whole" / "checkpoint.safetensors").read_bytes()
     assert (tmp_path / "cut" / "checkpoint.safetensors").read_bytes() == whole_bytes
+
+
+def test_a_method_that_cannot_run_is_found_before_any_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    liars = ["--set", "attack.kind=shift", "--set", "attack.count=2"]
+    named = ["--on", "synthetic", "--into", str(tmp_path), "--name", "mine", *SMALL, *liars]
+    assert call(monkeypatch, "compare", "fedavg", "centralized", *named) == 2
+    said = capsys.readouterr().err
+    assert "Centralized pools data at a server: nobody could lie to it; leave it out" in said
+    assert not list(tmp_path.rglob("records.jsonl"))
+    late = ["run", "synthetic", "--into", str(tmp_path), *SMALL, *liars, "--set", "attack.start=9"]
+    assert call(monkeypatch, *late) == 2
+    assert "attack.start = 9 is after the last round" in capsys.readouterr().err
+
+
+def test_who_is_scored_under_attack_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    liars = ["--set", "attack.kind=shift", "--set", "attack.count=2"]
+    assert call(monkeypatch, "run", "synthetic", "--into", str(tmp_path), *SMALL, *liars) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "10 clients (8 scored, as the others attack)" in said
+    assert "scores are of the other 8" in said

@@ -17,10 +17,12 @@ from torch import Tensor
 
 from communis import CommunisError, FedAvg, Fleet, Model, State, Task, Windows
 from communis.fleet import bound as fleet_module
+from communis.fleet.public import public_client
 from communis.methods.centralized import Centralized
 from communis.methods.fedrod import FedRoD
 from communis.models.zoo import ZOO, Architecture
 from communis.recordings.samples import TensorSamples
+from communis.robust.attacks import Attack
 from communis.tasks import Classification, Localisation
 from tests.unit.small import TINY, TINY_NORM, bound, same_bits, windows
 
@@ -591,3 +593,24 @@ def test_every_named_model_serves_a_fleet(name: str) -> None:
     for i in range(3):
         one = fleet.client(i, 1, fresh=True)
         assert one.model(one.train.batch(torch.arange(1))).prediction.shape == (1, 3)
+
+
+def test_public_windows_are_of_a_client_with_all_sensors() -> None:
+    fleet = Fleet.of(
+        windows((0,) * 6, owner=[0, 0, 1, 1, 2, 2]), suites=[("a",), ("a", "b"), ("a", "b")]
+    )
+    assert public_client(fleet) == 1
+    assert public_client(replace(fleet, public=2)) == 2
+    lying = replace(fleet, attack=Attack("label_flip", (1,)))
+    assert public_client(lying) == 1  # the same with and without liars
+    for who in (0, 7, -5):
+        with pytest.raises(CommunisError, match=f"{who} is no such client, but 1, 2 would do"):
+            public_client(replace(fleet, public=who))
+    alone = replace(fleet, suites=[("a",), ("b",), ("b",)])
+    with pytest.raises(CommunisError, match="there is none: see public and roles"):
+        public_client(alone)
+
+
+def test_attackers_that_are_not_there_are_refused() -> None:
+    with pytest.raises(CommunisError, match="client 4 is to attack, but there are 1"):
+        Fleet.of(windows(), attack=Attack("shift", (0, 4)))

@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from communis.fleet import Fleet
 from communis.recordings.windows import TEST, TRAIN
 from communis.streams import Streams
 from communis.topology import SERVER, TopologyConfig
+from tests.unit.conftest import Write
 from tests.unit.data import made_deepsense, made_usc_had
 from tests.unit.test_presets import loaded, settings
 
@@ -47,7 +47,6 @@ SMALL = (
     "run.rounds=1", "run.workers=1", "run.eval_clients=2",
     "method.batch=12", "methods.fedmd.public_batch=12",
 )  # fmt: skip
-Write = Callable[[Path], None]
 Written = Callable[[Write], Path]
 
 
@@ -108,19 +107,6 @@ del TRIED["comfed/usc_had_graphs"], TRIED["comfed/usc_had_latent"]  # below, in 
 def _one_thread() -> Iterator[None]:
     with one_thread():
         yield
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    """The folder with the files of a dataset, written once."""
-
-    @cache
-    def folder(write: Write) -> Path:
-        found = tmp_path_factory.mktemp("owners")
-        write(found)
-        return found
-
-    return folder
 
 
 def made(name: str, written: Written, cohort: int = 2) -> Mapping[str, Config]:

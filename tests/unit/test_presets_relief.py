@@ -7,7 +7,6 @@ import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from communis.backends.machine import one_thread
 from communis.config import Config, cells, presets
 from communis.fleet import Fleet
 from communis.recordings.windows import TEST, TRAIN
+from tests.unit.conftest import Write
 from tests.unit.data import made_dsads, made_mhealth, made_pamap2, made_stress_predict
 from tests.unit.test_presets import loaded, settings
 
@@ -40,7 +40,6 @@ AVERAGES = {  # of fedavg: whole, uniform, mask_mode
     "fedavg_zeros": (True, True, "input_zero"),
 }
 SUITES = (("acc", "gyro", "mag"), ("acc", "gyro"), ("acc",))
-Write = Callable[[Path], None]
 Written = Callable[[Write], Path]
 SMALL = ("rounds=1", "workers=1", "cohort=3", "eval_clients=2")
 
@@ -119,19 +118,6 @@ EXPERIMENTS = {
 def _one_thread() -> Iterator[None]:
     with one_thread():
         yield
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    """The folder with the files of a dataset, written once."""
-
-    @cache
-    def folder(write: Write) -> Path:
-        found = tmp_path_factory.mktemp("owners")
-        write(found)
-        return found
-
-    return folder
 
 
 def made(name: str, written: Written, *changes: str) -> tuple[Config, Fleet]:

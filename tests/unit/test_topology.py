@@ -418,3 +418,14 @@ def test_a_large_sparse_graph_takes_no_table_of_all_pairs() -> None:
     assert abs(sent / clients - 15) < 0.3
     assert abs(arrived / sent - 0.8) < 0.01
     assert len(made(clients, kind="regular", degree=2).describe(clients)["parts"]) == 1
+
+
+def test_a_graph_drawn_anew_is_joined_where_none_is_connected() -> None:
+    """The first is refused at the start; a later one must not end a run that has begun."""
+    draw = np.random.default_rng(0)
+    with pytest.raises(CommunisError, match="choose a larger one"):
+        erdos_renyi(30, 0.01, True, draw)
+    later = erdos_renyi(30, 0.01, True, draw, later=True)
+    assert later.parts(30) == [list(range(30))]
+    loose = erdos_renyi(30, 0.01, False, np.random.default_rng(1), later=True)
+    assert len(loose.parts(30)) > 1

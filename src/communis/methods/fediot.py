@@ -87,7 +87,7 @@ class FedIoT(Recipe, Method[Server, State, Down, Up]):
         sent = State()
         if client.public and client.public.owner == client.card.id:
             client.log["classifier_loss"] = self.train(
-                client,
+                replace(client, train=client.public.samples),
                 loss=lambda output, batch: _classified(client, output, batch),
                 paths=classifier,
                 epochs=self.classifier_epochs,

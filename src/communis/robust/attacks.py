@@ -71,6 +71,10 @@ class Attack:
 
     def check(self, suites: Sequence[tuple[Modality, ...]], task: Task) -> None:
         """Refuses what cannot be attacked in a fleet of clients with these sensors and task."""
+        if self.attackers and self.attackers[-1] >= len(suites):
+            raise CommunisError(
+                f"[attack] client {self.attackers[-1]} is to attack, but there are {len(suites)}"
+            )
         sensors = sorted({m for suite in suites for m in suite})
         if self.modality and self.modality not in sensors:
             raise CommunisError(

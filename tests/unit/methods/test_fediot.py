@@ -17,6 +17,7 @@ from communis.core import modality_of
 from communis.methods.fedavg import Up
 from communis.methods.fediot import FedIoT
 from communis.models.zoo import Architecture
+from communis.robust.attacks import Attack
 from communis.tasks import Localisation
 from communis.wire import encode
 from tests.unit.methods.tiny import (
@@ -345,3 +346,12 @@ def test_refuses_half_a_message() -> None:
     for lost in ("encoders.a", "unimodal.b", "fusion.", "head."):
         with pytest.raises(CommunisError, match="whole classifier"):
             game.method.vet(card, Up(State({k: t for k, t in w.items() if lost not in k})))
+
+
+def test_public_windows_stay_as_recorded_if_their_owner_mislabels_its_own() -> None:
+    """The classifier learns from the public windows."""
+    data = fleet(suites=[("a", "b")] * 2)
+    honest = play(data, FedIoT(batch=4), 1)
+    lying = play(replace(data, attack=Attack("label_flip", (0,))), FedIoT(batch=4), 1)
+    assert honest.bound.client(0, 1).public.owner == 0  # type: ignore[union-attr]
+    assert same(honest.ups[0][0].w, lying.ups[0][0].w)
