@@ -69,6 +69,7 @@ class Model(nn.Module):
     feature_sizes: Mapping[Modality, int]  # of the encoders
     open_to_any: bool  # `join` takes features of modalities that the client does not own
     zero_fill: bool = False  # an absent sensor is fed to its encoder as zeros, not masked behind it
+    mark: str = ""  # ends all paths, if paths of another model must not be taken for the same ones
     unimodal: nn.ModuleDict  # modules that a method adds for single modalities, by modality
     private: nn.ModuleDict  # modules that stay on the client
 
@@ -89,8 +90,9 @@ class Model(nn.Module):
     def by_path(self) -> tuple[dict[Path, nn.Parameter], dict[Path, Tensor]]:
         """Parameters and persistent buffers by path. Looked up once: add no modules afterwards.
         Frozen weights are neither: they belong to the architecture and never travel."""
-        trained = {path: p for path, p in self.named_parameters() if p.requires_grad}
-        held = self.state_dict(keep_vars=True)
+        held = {path + self.mark: t for path, t in self.state_dict(keep_vars=True).items()}
+        named = ((path + self.mark, p) for path, p in self.named_parameters())
+        trained = {path: p for path, p in named if p.requires_grad}
         return trained, {path: t for path, t in held.items() if not isinstance(t, nn.Parameter)}
 
     if TYPE_CHECKING:
@@ -208,6 +210,7 @@ class Method(Generic[S, C, D, U]):
     partial: ClassVar[bool] = False  # True: an Up may hold some of the paths of `sends` only
     uses_public: ClassVar[bool] = False  # True: everybody has the training windows of one client
     whole: bool = False  # clients have branches for all of the fleet's sensors, owned or not
+    by_model: bool = False  # what clients share, they share with clients of the same model only
 
     def equip(self, model: Model, task: Task) -> None:
         """Adds the modules that the method needs to a model, personal ones under `private`; they
@@ -251,6 +254,10 @@ class Method(Generic[S, C, D, U]):
     def settle(self, client: Client, state: C, down: D) -> C:
         """Work after the exchange, with the new downlink. Overriding it is what makes it happen."""
         raise NotImplementedError
+
+    def prepare(self, client: Client, state: C) -> C:
+        """Work before predictions are asked for, such as fine-tuning; nothing of it is kept."""
+        return state
 
     def predict(self, client: Client, state: C, batch: Batch) -> Tensor:
         return client.model(batch).prediction

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from communis.core import CommunisError, FleetView
 
 SHOWN = 8  # clients named in a message
+MIXED = ("comfed", "fedapa", "fedmd", "fedpcl", "fedproto", "local")  # methods for mixed models
 
 
 def at_least(method: object, **least: float) -> None:
@@ -55,9 +56,20 @@ def one_size(sizes: Iterable[int], method: str) -> int:
     if len(found) != 1:
         raise CommunisError(
             f"{method} needs features of one size from all encoders, got {found}: give all clients "
-            "one model in [fleet] models"
+            f"one model in [fleet] models, or choose a method for mixed ones ({', '.join(MIXED)})"
         )
     return found[0]
+
+
+def one_embedding(fleet: FleetView, method: str) -> int:
+    """The size of every client's embedding."""
+    sizes = sorted({card.sizes["embedding"] for card in fleet.cards})
+    if len(sizes) != 1:
+        raise CommunisError(
+            f"{method} needs one embedding size for all clients, got {sizes}: choose models that "
+            "share it or set [fleet] embedding; comfed, fedmd and local do without"
+        )
+    return sizes[0]
 
 
 def embedding(fleet: FleetView, least: int, what: str, mend: str) -> None:

@@ -93,6 +93,7 @@ class Executor:
         down = decode(ask.down, self.down_type, device=self.fleet.device)
         state = self.method.adopt(client, state, down)
         if ask.kind == "evaluate":
+            state = self.method.prepare(client, state)
             with torch.no_grad(), client.streams.torch("evaluation", ask.round, ask.client):
                 return Answer(ask.client, scores=list(self._scores(client, state)))
         if ask.kind == "settle":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from communis.fleet.public import public_client
 from communis.groups import groups
 from communis.models.network import initialise
 from communis.models.zoo import Architecture, architecture
+from communis.needs import MIXED
 from communis.recordings.samples import joined
 from communis.state import State
 
@@ -85,8 +87,9 @@ class BoundFleet:
                     raise CommunisError(
                         f"{type(self.method).__name__} averages parameters, but clients have "
                         f"{path} in shapes {tuple(found[path].shape)} and {kit.shapes[path]}: "
-                        "give all clients one model in [fleet] models and one detail, or choose "
-                        "a method for mixed models (comfed, fedmd, fedproto, local)"
+                        "give all clients one model in [fleet] models and one detail, choose a "
+                        f"method for mixed models ({', '.join(MIXED)}), or let only clients with "
+                        "the same model share: by_model = true (fedavg and what derives from it)"
                     )
                 found[path] = kit.initial[path]
         return State({path: found[path] for path in sorted(found)})
@@ -216,6 +219,8 @@ class BoundFleet:
             with self.fleet.streams.torch("build"):  # constructors draw too, before `initialise`
                 model: Model = kind.build(shapes, self.task.outputs, self.fleet.windows.kinds)
                 self.method.equip(model, self.task)
+            if self.method.by_model and len(set(self.fleet.models)) > 1:
+                model.mark = "@" + re.sub(r"[^\w-]+", "_", kind.name)
             initialise(model, self.fleet.streams)
             model.to(self.device)
             sizes = {

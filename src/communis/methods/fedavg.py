@@ -7,6 +7,7 @@ Deviation: buffers (BatchNorm statistics) are not averaged; they stay with their
 Beyond the paper: `ema` smooths the encoders as FedDUET's Algorithm 1 does for every method.
 Beyond the paper: with `whole` every client has the fleet's whole model, as multimodal papers run
     FedAvg; a branch without a sensor then sends back what it got. `mask_mode` is RELIEF's question.
+Beyond the paper: with `by_model` clients of one architecture have a mean of their own.
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ def w_of(up: Any) -> State:
 class FedAvg(Averaging, Method[Server, State, Down, Up]):
     """Every client trains the common model; the server takes the mean, weighted by samples."""
 
+    by_model: bool = False  # in a fleet of several models, a mean for each instead of a refusal
     whole: bool = False  # clients have branches for all of the fleet's sensors, owned or not
     mask_mode: Literal["feature", "input_zero"] = "feature"  # of a sensor that is absent: no
     # features; or its encoder is fed zeros and its biases leak through

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from communis import needs
-from communis.core import Batch, Card, Client, CommunisError, FleetView, Method, Output, Samples
-from communis.local import Recipe, note_forward
+from communis.core import Batch, Card, Client, CommunisError, FleetView, Method, Output
+from communis.local import Recipe
+from communis.prototypes import class_sums
 from communis.replies import Replies
 from communis.state import State
 
@@ -66,13 +67,9 @@ class FedProto(Recipe, Method[Server, Private, Down, Up]):
             raise CommunisError(f"fedproto needs lam >= 0, got {self.lam}")
 
     def start_server(self, fleet: FleetView) -> Server:
-        sizes = sorted({card.sizes["embedding"] for card in fleet.cards})
         needs.classes(fleet, "fedproto", "a prototype belongs to a class")
-        if len(sizes) != 1:
-            raise CommunisError(f"fedproto needs one embedding size for all clients, got {sizes}")
-        return Server(
-            C=torch.zeros(fleet.task.classes, sizes[0]), n=torch.zeros(fleet.task.classes)
-        )
+        size, classes = needs.one_embedding(fleet, "fedproto"), fleet.task.classes
+        return Server(C=torch.zeros(classes, size), n=torch.zeros(classes))
 
     def start_client(self, client: Client) -> Private:
         classes, size = client.card.sizes["classes"], client.card.sizes["embedding"]
@@ -95,7 +92,9 @@ class FedProto(Recipe, Method[Server, Private, Down, Up]):
             return task + self.lam * regulariser  # Equation 7
 
         self.train(client, loss=loss if self.lam else None)
-        return Private(self._model(client), down.C, down.n), prototypes(client, client.train)
+        return Private(self._model(client), down.C, down.n), Up(
+            *class_sums(client, client.train, unit=False)
+        )
 
     def vet(self, card: Card, up: Up) -> None:
         whole = bool((up.counts == up.counts.round()).all())
@@ -119,19 +118,3 @@ class FedProto(Recipe, Method[Server, Private, Down, Up]):
 
     def _model(self, client: Client) -> State:
         return State.all(client.model)
-
-
-@torch.no_grad()
-def prototypes(client: Client, samples: Samples, batch: int = 512) -> Up:
-    """Sums and counts of the embeddings of each class, with the model as it is, in evaluation
-    mode."""
-    note_forward(client, samples)
-    client.model.eval()
-    sums = torch.zeros(client.card.sizes["classes"], client.card.sizes["embedding"])
-    counts = torch.zeros(client.card.sizes["classes"])
-    for indices in torch.split(torch.arange(len(samples)), batch):
-        part = samples.batch(indices)
-        y = client.task.labels(part.target).cpu()
-        sums.index_add_(0, y, client.model(part).embedding.cpu())
-        counts.index_add_(0, y, torch.ones(len(y)))
-    return Up(sums, counts)

@@ -72,9 +72,6 @@ class UniFL(Recipe, Method[Networks, State, Networks, Networks]):
 
     def adopt(self, client: Client, state: State, down: Networks) -> State:
         (state | down.norms | down.w).load_into(client.model)
-        if self.norms == "recalibrated":
-            for norm in _norms(client.model):
-                norm.reset_running_stats()  # estimated when they are asked for
         return state
 
     def local(self, client: Client, state: State, down: Networks) -> tuple[State, Networks]:
@@ -100,9 +97,12 @@ class UniFL(Recipe, Method[Networks, State, Networks, Networks]):
         norms = ups.mean(lambda up: State(up.norms), by=by)
         return Networks(server.w | ups.mean(lambda up: up.w, by=by), {**server.norms, **norms})
 
-    def predict(self, client: Client, state: State, batch: Batch) -> Tensor:
+    def prepare(self, client: Client, state: State) -> State:
         if self.norms == "recalibrated":
             recalibrate(client)
+        return state
+
+    def predict(self, client: Client, state: State, batch: Batch) -> Tensor:
         return unimodal_mean(client, client.model(batch), batch)
 
     def _kept(self, client: Client) -> State:
@@ -129,12 +129,13 @@ def _norms(model: Model) -> list[_BatchNorm]:
 
 @torch.no_grad()
 def recalibrate(client: Client) -> None:
-    """Statistics that were reset become those of the client's training windows, with weights as
-    they are: one pass, in which nothing else changes."""
+    """Statistics become those of the client's training windows, with weights as they are: one
+    pass, in which nothing else changes."""
     model, windows = client.model.eval(), len(client.train)
-    norms = {norm: norm.momentum for norm in _norms(model) if not norm.num_batches_tracked}
+    norms = {norm: norm.momentum for norm in _norms(model)}
     parts = -(-windows // PART) if norms else 0
     for norm in norms:
+        norm.reset_running_stats()
         norm.train().momentum = None  # all parts count alike
     for first in range(parts):  # each has windows from all over, so that they are alike
         batch = client.train.batch(torch.arange(first, windows, parts))

@@ -175,7 +175,7 @@ def test_statistics_change_predictions_not_training() -> None:
     for norms, game in games.items():
         assert same(game.server.w, games["private"].server.w)
         client, state, _ = game.receive(0, 4)
-        game.method.predict(client, state, client.train.batch(torch.arange(4)))
+        game.method.prepare(client, state)
         buffers[norms] = statistics(State.buffers(client.model))
     assert apart(buffers["private"], buffers["shared"]) > 1e-3
     assert apart(buffers["private"], buffers["recalibrated"]) > 1e-3
@@ -222,16 +222,14 @@ def by_hand(model: Model, m: str, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def test_recalibrated_statistics() -> None:
     """Those of the client's training windows, with the weights that came down, whatever it had.
-    Estimated once, before the first prediction."""
+    Estimated once, before predictions."""
     game = play(mixed(models=(NORMED,)), UniFL(lr=0.3, norms="recalibrated"), rounds=2)
     found = []
     for state in (game.states[0], game.states[0].map(torch.ones_like)):
         client = game.bound.client(0, 3)
         batch = client.train.batch(torch.arange(4))
         game.method.adopt(client, state, game.method.down(game.server, client.card))
-        client.model.eval()
-        said = [game.method.predict(client, state, batch) for _ in range(2)]
-        assert torch.equal(said[0], said[1])
+        assert game.method.prepare(client, state) is state
         found.append(statistics(networks(State.buffers(client.model))))
         assert same(networks(values(client.model)), game.server.w)
         for m, x in batch.inputs.items():
