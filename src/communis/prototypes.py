@@ -31,7 +31,8 @@ def class_sums(client: Client, samples: Samples, unit: bool) -> tuple[Tensor, Te
     client.model.eval()
     sums = torch.zeros(client.card.sizes["classes"], client.card.sizes["embedding"])
     counts = torch.zeros(client.card.sizes["classes"])
-    for part in map(samples.batch, torch.split(torch.arange(len(samples)), 512)):
+    rows = torch.split(torch.arange(len(samples)), 512) if len(samples) else ()
+    for part in map(samples.batch, rows):
         y, h = client.task.labels(part.target).cpu(), client.model(part).embedding.cpu()
         sums.index_add_(0, y, F.normalize(h) if unit else h)
         counts.index_add_(0, y, torch.ones(len(y)))
