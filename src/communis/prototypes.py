@@ -157,21 +157,31 @@ def check(p: Tensor, has: Tensor, n: Tensor, card: Card, sparse: bool) -> None:
         raise CommunisError("p has a prototype of no windows")
 
 
-def course(library: Library, alpha: Callable[[Library, int], Tensor]) -> dict[str, float]:
+def course(
+    library: Library, alpha: Callable[[Library, int], Tensor], stale: int
+) -> dict[str, float]:
     """How alike clients are: `alike`, the mean cosine over all pairs and the classes that both
-    have. In a small fleet also `alike/i-j` of every pair that has a class in common, and
-    `weight/i-j`, the mean of alpha_ij over the classes of i."""
+    have. In a small fleet also `alike/i-j` of every pair that has a class in common, `weight/i-j`,
+    the mean of alpha_ij over the classes of i, and `moved`, the mean share of a class's weight that
+    would be elsewhere if all who have it counted alike."""
     p, has, who = library.p, library.n > 0, library.who.tolist()
     unit = F.normalize(p.double(), dim=-1)
     pairs = float((has.sum(0) * (has.sum(0) - 1)).sum())
     found = {}
     if pairs:  # |sum of unit vectors|^2 = their number + twice the sum over pairs of cosines
         found["alike"] = float(unit.sum(0).square().sum() - has.sum()) / pairs
+    moved = []
     for i in range(len(who) if len(who) <= PAIRS else 0):
         s, common = cosines(p, i).double(), (has & has[i]).sum(1)
-        weight = alpha(library, i).double().sum(1) / has[i].sum().clamp_min(1)
-        found |= {f"weight/{who[i]}-{k}": float(weight[j]) for j, k in enumerate(who)}
+        known, place = library.fresh(who[i], stale)
+        mine = alpha(known, place).double()[:, has[i]]
+        equal = (mine > 0) / (mine > 0).sum(0)
+        moved.append((mine - equal).abs().sum(0) / 2)
+        weight = mine.mean(1) if mine.shape[1] else mine.sum(1)
+        for k, w in zip(known.who.tolist(), weight.tolist(), strict=True):
+            found[f"weight/{who[i]}-{k}"] = w
         for j in range(i + 1, len(who)):
             if common[j]:
                 found[f"alike/{who[i]}-{who[j]}"] = float((s[j] * has[i]).sum() / common[j])
-    return found
+    shares = torch.cat(moved) if moved else torch.zeros(0)
+    return found | ({"moved": float(shares.mean())} if len(shares) else {})

@@ -215,7 +215,7 @@ def test_stale_prototypes_count_for_their_owner_only() -> None:
 
 def test_course() -> None:
     """The mean over pairs in closed form is the mean over pairs one by one."""
-    found = course(library(), lambda known, i: weights(known.p, known.n, i, 0.5, True))
+    found = course(library(), lambda known, i: weights(known.p, known.n, i, 0.5, True), 0)
     pairs = []
     for i, j in ((0, 1), (0, 2), (1, 2)):
         shared = ((N[i] > 0) & (N[j] > 0)).nonzero().flatten()
@@ -226,6 +226,18 @@ def test_course() -> None:
     assert found["alike"] == pytest.approx(sum(pairs) / len(pairs), abs=1e-6)
     for i in (1, 4, 7):
         assert sum(found[f"weight/{i}-{j}"] for j in (1, 4, 7)) == pytest.approx(1)
+    apart = []
+    for i in range(3):
+        alpha = weights(drawn(), N, i, 0.5, True)
+        for c in (N[i] > 0).nonzero().flatten():
+            even = (N[:, c] > 0) / (N[:, c] > 0).sum()
+            apart.append(float((alpha[:, c] - even).abs().sum()) / 2)
+    assert found["moved"] == pytest.approx(sum(apart) / len(apart), abs=1e-6)
+    plain = course(library(), lambda known, i: weights(known.p, known.n, i, math.inf, True), 0)
+    assert plain["moved"] == pytest.approx(0, abs=1e-6)
+    recent = course(library(), lambda known, i: weights(known.p, known.n, i, 0.5, True), 3)
+    assert "weight/1-4" not in recent  # 4 is too old for others
+    assert "weight/4-1" in recent
 
 
 def test_course_without_pairs() -> None:
@@ -233,11 +245,13 @@ def test_course_without_pairs() -> None:
     kept."""
     n = torch.eye(2)
     apart = Library(drawn(n), n, torch.zeros(2), torch.arange(2))
-    found = course(apart, lambda known, i: weights(known.p, known.n, i, 0.5, True))
+    found = course(apart, lambda known, i: weights(known.p, known.n, i, 0.5, True), 0)
+    assert found.pop("moved") == 0
     assert found == {"weight/0-0": 1, "weight/0-1": 0, "weight/1-0": 0, "weight/1-1": 1}
     many = torch.ones(PAIRS + 1, 2)
     large = Library(drawn(many), many, torch.zeros(PAIRS + 1), torch.arange(PAIRS + 1))
-    assert list(course(large, lambda known, i: known.n)) == ["alike"]
+    assert list(course(large, lambda known, i: known.n, 0)) == ["alike"]
+    assert course(Library.empty(2, 5), lambda known, i: known.n, 0) == {}
 
 
 def test_what_cannot_be_true_is_refused() -> None:

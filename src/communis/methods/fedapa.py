@@ -147,4 +147,4 @@ class FedAPA(Recipe, Method[Library, Private, Down, Up]):
         return {str(c): means[c] for c in server.n.any(0).nonzero().flatten().tolist()}
 
     def notes(self, server: Library) -> dict[str, float]:
-        return prototypes.course(server, self.alpha)
+        return prototypes.course(server, self.alpha, self.stale)
