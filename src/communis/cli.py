@@ -1,5 +1,5 @@
-"""The command line: run, compare, resume, report, methods, presets, data, device, pretrain,
-extras."""
+"""The command line: run, compare, resume, report, methods, presets, data, device, models,
+pretrain, extras."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def _options(
 
 app.add_typer(cli_data.app, name="data")
 app.add_typer(cli_device.app, name="device")
+app.add_typer(cli_models.app, name="models")
 
 Where = Annotated[
     str, typer.Argument(help=f"A TOML file, or a preset: {', '.join(configs.presets())}.")
@@ -67,7 +68,8 @@ Selection = Annotated[
     typer.Option(
         "--select",
         help="The round whose test scores rank methods: the last; the common one with the best "
-        "mean validation score; every client's own best, which favours personalised methods.",
+        "mean validation score; every client's own best, which favours personalised methods; or "
+        "the tail: the mean of the last five evaluated rounds.",
     ),
 ]
 Target = Annotated[

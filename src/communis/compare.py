@@ -20,8 +20,7 @@ from communis.metrics.estimate import Estimate, better, ranked, verdict
 from communis.metrics.selection import SELECTS, Select
 
 BASE = "fedavg"  # the plainest method
-
-
+LEADING = ("accuracy", "macro_f1", "mae")  # metrics that are shown side by side, before others
 LONGEST = 60  # characters of a label that says in what settings runs differ
 
 
@@ -145,7 +144,8 @@ def rows(runs: Sequence[Finished], metric: str, select: Select = "last") -> list
         there = f"there are {', '.join(available)}" if available else "nothing was evaluated yet"
         raise CommunisError(f"no metric {metric!r} in these runs; {there}")
     groups, (order, _) = grouped(runs), ranking(runs, metric, select)
-    shown = [metric, *(name for name in metrics(runs) if name != metric)]
+    first = [name for name in (metric, *LEADING) if name in available]
+    shown = list(dict.fromkeys([*first, *metrics(runs)]))
     return [_row(groups[name], groups[order[0]], shown, metric, select) for name in order]
 
 

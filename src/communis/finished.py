@@ -115,6 +115,11 @@ class Finished:
         return {c["id"]: tuple(c.get("sensors", ())) for c in self.clients if "id" in c}
 
     @cached_property
+    def models(self) -> Mapping[int, str]:
+        """The architecture of every client, as far as it is described."""
+        return {c["id"]: c["model"] for c in self.clients if "id" in c and c.get("model")}
+
+    @cached_property
     def kinds(self) -> Mapping[int, str]:
         """What every client is: its device, if it is known, and its sensors."""
         devices = {c.get("id"): c.get("device", "") for c in self.clients}
@@ -166,15 +171,16 @@ class Finished:
         return defaultdict(lambda: table["value"][:0], found)
 
     def by_client(self, metric: str, select: Select = "last", by: str = "") -> Scores:
-        """The test score of every client with all its sensors, in the round that counts: chosen by
-        the validation scores of the metric `by` (if empty, of this one), so that several metrics
-        describe the same model."""
+        """The test score of every client with all its sensors, in the round that counts or as the
+        mean of those that do: chosen by the validation scores of the metric `by` (if empty, of this
+        one), so that several metrics describe the same model."""
         key = metric, select, by or metric
         if key not in self._chosen:
             test, val = self._history["test", key[2]], self._history["val", key[2]]
             there = chosen(test, val, key[2], select)
             scores = self._history["test", metric]
-            self._chosen[key] = scores[scores.index.isin(there)].droplevel("round")
+            found = scores[scores.index.isin(there)].groupby("client")
+            self._chosen[key] = found.mean().where(found.count() == found.size())
         return self._chosen[key]
 
     @cached_property

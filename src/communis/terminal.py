@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -18,7 +19,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 
 from communis.cells import Line, Selected, lines, mark
-from communis.compare import Row, cells, rows, scored
+from communis.compare import LEADING, Row, cells, rows, scored
 from communis.core import CommunisError
 from communis.exchange import RoundRecord
 from communis.finished import Finished
@@ -29,6 +30,7 @@ from communis.report.clockwords import about_time, goal, of_rounds, of_target
 from communis.report.modalities import alone
 from communis.report.traffic import COLUMNS, about_traffic
 from communis.report.words import (
+    CHOICES,
     count,
     how_to_read,
     kilobytes,
@@ -41,6 +43,12 @@ from communis.runfolder import strict
 from communis.timing import Clocked, timing
 from communis.traffic import Sent, traffic
 
+COSTS: Mapping[str, Callable[[Row], str]] = {
+    "parameters": lambda row: count(row.parameters),
+    "KB up/down": lambda row: f"{kilobytes(row.bytes_up)}/{kilobytes(row.bytes_down)}",
+    "MB in all": lambda row: f"{row.total_bytes / 1e6:,.1f}",
+    "s/round": lambda row: f"{row.seconds:.2f}",
+}
 # No markup: a pip command such as communis[watch] is meant as it stands.
 out = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 110)
 err = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
@@ -160,27 +168,25 @@ def results(
 
 
 def comparison(table: Sequence[Row], metric: str) -> Group:
-    """The rows of a comparison for the terminal, with the verdicts below."""
-    second = next((m for m in ("macro_f1", "accuracy") if m in table[0].scores and m != metric), "")
-    shown = [metric, second] if second else [metric]
-    view = _table(
-        "method", *map(plain, shown), "weakest", "parameters", "KB up/down", "MB in all", "s/round"
-    )
-    for row in table:
-        view.add_row(
-            row.method,
-            *(number(row.scores[m]) for m in shown),
-            f"{row.weakest.mean:.3f}" if math.isfinite(row.weakest.mean) else "-",
-            count(row.parameters),
-            f"{kilobytes(row.bytes_up)}/{kilobytes(row.bytes_down)}",
-            f"{row.total_bytes / 1e6:,.1f}",
-            f"{row.seconds:.2f}",
-        )
-    return Group(view, "", _selections(f"{plain(metric)} of", table))
+    """The rows of a comparison for the terminal, with the verdicts below. With more than two scores
+    the costs do not fit beside them."""
+    shown = [m for m in table[0].scores if m == metric or m in LEADING]
+    scores = {plain(m): partial(_score, metric=m) for m in shown} | {"weakest": _weakest}
+    tables = [scores, COSTS] if len(shown) > 2 else [{**scores, **COSTS}]
+    parts = [part for columns in tables for part in _each("method", columns, table)]
+    return Group(*parts[1:], "", _selections(f"{plain(metric)} of", table))
+
+
+def _score(row: Row, metric: str) -> str:
+    return number(row.scores[metric])
+
+
+def _weakest(row: Row) -> str:
+    return f"{row.weakest.mean:.3f}" if math.isfinite(row.weakest.mean) else "-"
 
 
 def _each(
-    corner: str, columns: Mapping[str, Callable[[Any], str]], found: Sequence[Clocked | Sent]
+    corner: str, columns: Mapping[str, Callable[[Any], str]], found: Sequence[Row | Clocked | Sent]
 ) -> list[RenderableType]:
     """A small table with a line for every method; none without columns."""
     view = _table(corner, *columns)
@@ -190,10 +196,10 @@ def _each(
 
 
 def _selections(corner: str, found: Sequence[Selected]) -> Table:
-    """The three ways to choose a round side by side, with the verdicts of the one that was used."""
-    view = _table(corner, "last round", "common best", "own best")
+    """The ways to choose a round side by side, with the verdicts of the one that was used."""
+    view = _table(corner, *(CHOICES[s] for s in SELECTS))
     if len(found) > 1:
-        view.add_column(f"against {found[0].method}, paired by seed, 95 % interval")
+        view.add_column(f"against {found[0].method}, 95 % interval")
     for one in found:
         verdict = [versus(one.difference, one.verdict)] if len(found) > 1 else []
         view.add_row(one.method, *(number(one.selected[s]) for s in SELECTS), *verdict)

@@ -110,7 +110,7 @@ def test_no_method_with_all_cells_means_no_best(tmp_path: Path) -> None:
     assert "none is called the best" in " ".join(said.get().split())
 
 
-def test_calibration_over_cells(tmp_path: Path) -> None:
+def test_other_scores_over_cells(tmp_path: Path) -> None:
     for level, seed in product(("low", "high"), range(2)):
         nll = 1.0 + 0.1 * seed + 0.5 * (level == "high")
         history = {"val.accuracy": [{0: 0.9}, {0: 0.1}], "test.accuracy": [{0: 0.9}, {0: 0.1}]}
@@ -118,7 +118,19 @@ def test_calibration_over_cells(tmp_path: Path) -> None:
         folders.write(tmp_path / f"{level}{seed}", "alpha", seed, history, cell={"H": level})
     runs = collect([tmp_path])
     text = "".join(page.sections(runs, "accuracy", "common"))
-    calibration = text[text.index("<h2>Calibration") :]
-    assert "<td>1.300 ± 0.071</td>" in calibration  # 1.25 and 1.35
-    assert "brier" not in calibration
-    assert "best mean validation accuracy" in calibration
+    others = text[text.index("<h2>Other scores") :]
+    assert "<td>1.300 ± 0.071</td>" in others  # 1.25 and 1.35
+    assert "The lower, the better: nll." in others
+    assert "brier" not in others
+    assert "best mean validation accuracy" in others
+
+
+def test_counting_over_cells(tmp_path: Path) -> None:
+    for level, mae in (("low", 1.0), ("high", 2.0)):
+        history = {"test.accuracy": [{0: 0.9}], "test.macro_f1": [{0: 0.8}], "test.mae": [{0: mae}]}
+        folders.write(tmp_path / level, "alpha", 0, history, cell={"H": level})
+    text = "".join(page.sections(collect([tmp_path]), "accuracy", "last"))
+    others = text[text.index("<h2>Other scores") :]
+    assert "<th>macro f1</th><th>mae</th>" in others
+    assert "<td>0.800</td><td>1.500</td>" in others
+    assert "The lower, the better: mae." in others

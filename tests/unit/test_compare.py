@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from communis import CommunisError
+from communis import CommunisError, jobs
+from communis.availability.roles import Role
 from communis.compare import collect, metrics, paired, ranking, rows
+from communis.config import bare
+from communis.fleet.muster import FleetConfig
 from communis.metrics.estimate import QUANTILES, Estimate, better, verdict
-from communis.report.words import default_metric, how_to_read, number, scope
+from communis.report.page import render
+from communis.report.words import CHOICES, default_metric, how_to_read, number, scope
 from communis.terminal import as_json, out, results
 from tests.unit import folders
 
@@ -173,10 +179,51 @@ def test_one_cell_in_the_terminal_and_for_programs(home: Path) -> None:
     single = collect([home])
     with out.capture() as said:
         out.print(results(single, "accuracy", "common", quiet=True))
-    for word in ("last round", "common best", "own best", "against alpha", "within the spread"):
+    for word in (*CHOICES.values(), "against alpha", "within the spread"):
         assert word in said.get()
     assert "averages" not in as_json(single, "accuracy")
     assert as_json(single, "accuracy")["rows"][0]["cell"] == {}
+
+
+def test_counting_shows_accuracy_f1_and_error_side_by_side(tmp_path: Path) -> None:
+    order = ("accuracy", "macro_f1", "nll", "brier", "mae")  # as a counting task scores them
+    for seed, (method, mae) in product(range(2), (("a variant with a long name", 1.5), ("b", 2.5))):
+        values = {"accuracy": 0.1 * mae, "mae": mae + 0.01 * seed}
+        history = {f"test.{m}": [{0: values.get(m, 0.3)}] for m in order}
+        folders.write(tmp_path / f"{method}{seed}", method, seed, history)
+    runs = collect([tmp_path])
+    best, worst = rows(runs, "mae")
+    assert list(best.scores) == ["mae", "accuracy", "macro_f1", "nll", "brier"]
+    assert (best.method, worst.verdict) == ("a variant with a long name", "worse than the best")
+    assert rows(runs, "accuracy")[0].method == "b"
+    found = as_json(runs, "accuracy")["rows"][0]["scores"]
+    assert list(found)[:3] == ["accuracy", "macro_f1", "mae"]
+    with out.capture() as said:
+        out.print(results(runs, "accuracy", quiet=True))
+    lines = [line.split() for line in said.get().splitlines()]
+    assert lines[0] == ["method", "accuracy", "macro", "f1", "mae", "weakest"]
+    assert ["method", "parameters", "KB", "up/down", "MB", "in", "all", "s/round"] in lines
+    assert "…" not in said.get()
+    text = render(runs, "accuracy", "t")
+    assert "<th>accuracy</th><th>macro f1</th><th>mae</th><th>nll</th>" in text
+
+
+def test_bytes_are_payload_by_client_and_round_where_clients_differ(tmp_path: Path) -> None:
+    """Two of the clients have one sensor, so a smaller model to send."""
+    roles = Role(("m0",), 2), Role(("m0", "m1"), 3)
+    data = {"name": "synthetic", "clients": 5, "windows": 20, "steps": 16, "channels": 2}
+    config = bare(data, ["data.modalities=2", "run.rounds=3", "run.workers=1"])
+    config = replace(config, fleet=FleetConfig(roles=roles))
+    jobs.carry_out([jobs.Job(config, tmp_path / "run")], tmp_path, "", True, False)
+    (run,) = collect([tmp_path])
+    sizes = [4 * client["parameters"] for client in run.clients]
+    assert len(set(sizes)) == 2
+    (row,) = rows([run], "accuracy")
+    assert row.bytes_up == row.bytes_down == sum(sizes) / 5
+    assert row.total_bytes > 3 * 2 * sum(sizes)  # framing included
+    both = f"{2 * row.bytes_up / 1000:,.1f}"
+    up = f"{row.bytes_up / 1000:,.1f}"
+    assert f"<td>{up}</td><td>{up}</td><td>{both}</td>" in render([run], "accuracy", "t")
 
 
 def test_methods_are_ranked_by_the_seeds_they_share(tmp_path: Path) -> None:

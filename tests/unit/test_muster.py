@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from communis.config import bare
 from communis.core import CommunisError as Refused
 from communis.data.synthetic import Synthetic
 from communis.fleet.muster import FleetConfig
+from communis.methods.local import Local
 from communis.partition.settings import Partition
 from communis.recordings.windows import TEST, TRAIN, Windows
 from communis.schema import SchemaError
@@ -29,8 +31,6 @@ BURSTS = Dropout(kind="markov", operating=10.0, missing=5.0)
 
 
 def data(**changes: Any) -> Windows:
-    from dataclasses import replace
-
     return replace(SOURCE.load(Streams(0)), **changes)
 
 
@@ -82,6 +82,83 @@ def test_roles_bring_devices_and_models() -> None:
     assert {(c.device, c.model) for c in small} == {("relief-low", "cnn_small")}
     rest = {(c.device, c.model) for c in cards if c not in small}
     assert rest == {("relief-full", "cnn")}
+
+
+def sized(*training: int, **settings: Any) -> Fleet:
+    """A fleet whose clients have so many training windows."""
+    source = replace(SOURCE, clients=len(training)).load(Streams(0))
+    split = np.full(len(source), TEST)
+    for client, count in enumerate(training):
+        split[np.flatnonzero(source.owner == client)[:count]] = TRAIN
+    windows = replace(source, split=split)
+    return FleetConfig(**settings).make(windows, Partition(), Streams(3))
+
+
+THREE = ("cnn_small", "cnn", "cnn_large")
+
+
+def test_models_are_dealt_by_size() -> None:
+    """The fewest windows first, ties by number, in equal shares or with one more in the first."""
+    fleet = sized(9, 5, 30, 5, 20, 7, models=THREE, deal="size")
+    small, middle, large = THREE
+    assert fleet.models == [middle, small, large, small, large, middle]
+    seven = sized(9, 5, 30, 5, 20, 7, 6, models=THREE, deal="size").models
+    assert seven == [middle, small, large, small, large, middle, small]
+    assert sized(9, 5, models=THREE, deal="size").models == [middle, small]
+    cards = fleet.bind(Local()).cards
+    by_size = sorted(cards, key=lambda card: card.samples)
+    assert [card.model for card in by_size] == [name for name in THREE for _ in range(2)]
+
+
+def test_a_window_that_no_sensor_saw_gives_no_size() -> None:
+    source = SOURCE.load(Streams(0))
+    asleep = (source.owner == 4) & (np.arange(len(source)) % 2 == 0)
+    windows = replace(source, present=dict.fromkeys(source.modalities, ~asleep))
+    config = FleetConfig(models=("cnn_small", *["cnn"] * 5), deal="size")
+    assert config.make(windows, Partition(), Streams(0)).models.index("cnn_small") == 4
+
+
+def test_models_are_dealt_by_device() -> None:
+    everything = ("m0", "m1", "m2")
+    names = ("relief-full", "relief-low", "relief-mid")
+    roles = tuple(Role(everything, 2, device=name) for name in names)
+    fleet = made(roles=roles, models=THREE, deal="device")
+    fit = {"relief-low": "cnn_small", "relief-mid": "cnn", "relief-full": "cnn_large"}
+    assert fleet.models == [fit[name] for name in fleet.devices]
+    with pytest.raises(CommunisError, match='deal = "device", but no client has a device'):
+        made(models=THREE, deal="device")
+    some = (Role(everything, 5), Role(everything, 1, device="relief-low"))
+    with pytest.raises(CommunisError, match="have no device profile"):
+        made(roles=some, models=THREE, deal="device")
+    assert made(deal="device").models == ["cnn"]  # nothing to deal
+
+
+def test_a_roles_own_model_goes_before_what_is_dealt() -> None:
+    roles = (Role(("m0",), 2, model="gru"), Role(("m0", "m1"), 4))
+    for deal in ("seed", "size"):
+        models = made(roles=roles, models=("cnn_small", "cnn"), deal=deal).models
+        assert models.count("gru") == 2
+    assert sorted(map(str, models)) == ["cnn"] * 2 + ["cnn_small"] * 2 + ["gru"] * 2
+
+
+def test_a_deal_by_seed_is_drawn() -> None:
+    drawn = [made(seed, models=THREE).models for seed in range(4)]
+    assert all(sorted(map(str, models)) == sorted(THREE * 2) for models in drawn)
+    assert len({tuple(models) for models in drawn}) > 1
+
+
+def test_all_models_can_have_another_embedding(tmp_path: Path) -> None:
+    roles = (Role(("m0",), 2, model="gru"), Role(("m0", "m1"), 4))
+    settings: dict[str, Any] = {"roles": roles, "models": ("cnn_small", "cnn"), "deal": "size"}
+    cards = made(embedding=24, **settings).bind(Local()).cards
+    assert {card.sizes["embedding"] for card in cards} == {24}
+    assert {card.model for card in cards} == {"gru-24", "cnn_small-24", "cnn-24"}
+    assert {c.sizes["embedding"] for c in made(**settings).bind(Local()).cards} == {128}
+    assert made(embedding=128).bind(Local()).cards[0].model == "cnn"  # its own size
+    with Run(made(), FedAvg(batch=8), Plan(rounds=1, workers=1), folder=tmp_path / "run") as run:
+        list(run)
+    with pytest.raises(CommunisError):  # a run is not continued with other models
+        Run(made(embedding=24), FedAvg(batch=8), Plan(rounds=2, workers=1), folder=tmp_path / "run")
 
 
 def test_an_unknown_device_is_refused_and_a_measured_one_is_read(tmp_path: Path) -> None:
@@ -229,6 +306,12 @@ def test_a_round_in_which_nobody_is_online_changes_nothing() -> None:
         ({"types": (0.5, 0.5)}, "three shares"),
         ({"trace": "x.parquet", "dropout": BURSTS}, "give one"),
         ({"models": ("cnm",)}, "did you mean 'cnn'"),
+        ({"embedding": -1}, "embedding must be at least 0"),
+        ({"models": ("cnn", "tpn"), "embedding": 64}, "embedding = 64: that of tpn follows"),
+        (
+            {"roles": (Role(("m0",), 6, model="cnn_attention"),), "embedding": 64},
+            "that of cnn_attention follows",
+        ),
         ({"roles": (Role(("m0",), 6, model="cnm"),)}, "did you mean 'cnn'"),
     ],
 )
@@ -244,6 +327,9 @@ def test_everything_can_be_said_in_toml_and_said_again() -> None:
             "partition.by=virtual",
             "partition.per_owner=2",
             "fleet.suites.preset=moderate",
+            'fleet.models=["cnn_small","cnn"]',
+            "fleet.deal=size",
+            "fleet.embedding=32",
             "fleet.dropout.kind=markov",
             "fleet.dropout.preset=pamap2-severe",
             "fleet.online.kind=daily",
@@ -261,6 +347,7 @@ def test_everything_can_be_said_in_toml_and_said_again() -> None:
     assert again.fleet == config.fleet
     assert again.partition == config.partition
     assert again.make_fleet().suites == fleet.suites
+    assert again.make_fleet().models == fleet.models
 
 
 @pytest.mark.parametrize(
@@ -270,6 +357,7 @@ def test_everything_can_be_said_in_toml_and_said_again() -> None:
         ("fleet.dropout_test.kind=iid", r"\[fleet.dropout_test\]"),
         ("partition.bye=subject", "did you mean 'by'"),
         ("fleet.suites=3", "expected a table"),
+        ("fleet.deal=sise", "did you mean 'size'"),
     ],
 )
 def test_mistakes_in_tables_name_the_key(override: str, said: str) -> None:

@@ -15,6 +15,7 @@ from communis.report import costs, views
 from communis.report.html import legend
 from communis.report.page import render
 from communis.report.svg import ticks
+from communis.report.words import warnings
 from communis.terminal import as_json, out, results
 from tests.unit import folders
 
@@ -82,6 +83,49 @@ def test_a_method_keeps_its_colour_and_cells_do_not_repeat_the_notes(tmp_path: P
     shades = set(re.findall(r"background:(#\w+)'></span>(alpha|beta)", text))
     assert len(shades) == 2
     assert text.count("Scores are means over clients") == 1
+
+
+def mixed(path: Path, method: str, seed: int, models: str, **about: object) -> Path:
+    """A run whose clients have these models, by letter."""
+    clients = [{"id": i, "sensors": ["acc"], "model": f"net_{m}"} for i, m in enumerate(models)]
+    history = {"test.accuracy": [dict.fromkeys(range(len(models)), 0.5)]}
+    fleet = {"clients": clients}
+    return folders.write(path / f"{method}{seed}", method, seed, history, fleet=fleet, **about)  # type: ignore[arg-type]
+
+
+def test_who_averaged_among_the_same_models_only_is_said(tmp_path: Path) -> None:
+    for method, settings in (("fedavg", "by_model = true"), ("local", "")):
+        mixed(tmp_path / "one", method, 0, "bab", settings=settings)
+    runs = collect([tmp_path / "one"])
+    text = (
+        "fedavg averaged parameters among clients with the same model only: "
+        "net_b (clients 0, 2), net_a (client 1)"
+    )
+    assert warnings(runs) == [text]
+    page = render(runs, "accuracy", "t")
+    assert f"<p class='warning'>{text}</p>" in page
+    lines = lines_of(page)
+    assert ["client: sensors; model", "fedavg", "local"] in lines
+    assert ["1: acc; net_a", "0.500", "0.500"] in lines
+    mixed(tmp_path / "one", "fedprox", 1, "abb", settings="by_model = true")
+    assert warnings(collect([tmp_path / "one"])) == [
+        "fedavg and fedprox averaged parameters among clients with the same model only; who has "
+        "which of net_a and net_b differs by seed or cell"
+    ]
+    assert ["1: acc; net_a, net_b", "0.500", "0.500", "0.500"] in lines_of(
+        render(collect([tmp_path / "one"]), "accuracy", "t")
+    )
+    mixed(tmp_path / "many", "fedavg", 0, "a" * 13 + "b", settings="by_model = true")
+    assert warnings(collect([tmp_path / "many"]))[0].endswith(
+        "net_a (13 clients), net_b (client 13)"
+    )
+
+
+def test_of_one_model_there_is_nothing_to_say(tmp_path: Path) -> None:
+    mixed(tmp_path, "fedavg", 0, "aa", settings="by_model = true")
+    assert warnings(collect([tmp_path])) == []
+    text = render(collect([tmp_path]), "accuracy", "t")
+    assert ["0: acc", "0.500"] in lines_of(text)
 
 
 def test_names_stay_beside_their_dots() -> None:

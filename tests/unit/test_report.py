@@ -255,8 +255,8 @@ def test_overhead(grid: Path) -> None:
     runs = collect([grid])
     table = cells_of(costs.section(runs))
     lines = {line[0]: line[1:] for line in table}
-    assert lines["fedavg"] == ["1,000", "200", "0.1", "0.1", "2.00"]
-    assert lines["duet"] == ["1.50 x", "200", "1.00 x", "1.00 x", "1.00 x"]
+    assert lines["fedavg"] == ["1,000", "200", "0.1", "0.1", "0.2", "2.00"]  # 150 and 50 bytes
+    assert lines["duet"] == ["1.50 x", "200", "1.00 x", "1.00 x", "1.00 x", "1.00 x"]
     assert costs.section([run for run in runs if run.method == "duet"]) == ""
 
 

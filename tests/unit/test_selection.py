@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from pathlib import Path
 
 import pytest
 
+from communis.cells import lines
 from communis.compare import collect, rows
 from communis.finished import read
 from communis.report import views
+from communis.report.page import render
 from communis.report.words import how_to_read
+from communis.terminal import as_json, out, results
 from tests.unit import folders
 
 HISTORY = {  # the best round is 3 on average and for client 1, 2 (as good as 3) for client 0
@@ -77,7 +81,7 @@ def test_rank_and_verdict_follow_the_selection(tmp_path: Path) -> None:
     table = rows(runs, "accuracy", "client")
     assert [row.method for row in table] == ["early", "steady"]
     assert {s: e.mean for s, e in table[0].selected.items()} == pytest.approx(
-        {"last": 0.1, "common": 0.7, "client": 0.7}
+        {"last": 0.1, "common": 0.7, "client": 0.7, "tail": 0.4}
     )
     assert table[0].scores["accuracy"] == table[0].selected["client"]
     assert table[1].verdict == "worse than the best"
@@ -108,6 +112,61 @@ def test_one_metric_chooses_the_round_for_all(tmp_path: Path) -> None:
     assert "best mean validation macro f1" in text
     assert "<td>0.500</td>" in text
     assert "<td>0.600</td>" not in text
+
+
+def test_the_tail_is_every_clients_mean_over_the_last_five_evaluated_rounds(tmp_path: Path) -> None:
+    """Round 6 was not evaluated, and client 1 only now and then."""
+    accuracy = [{0: 0.9, 1: 0.9}, {0: 0.1}, {0: 0.2, 1: 0.4}, {0: 0.3}, {0: 0.4}, {}]
+    history = {
+        "test.accuracy": [*accuracy, {0: 0.5, 1: 0.6}],
+        "test.mae": [{c: 10 * v for c, v in row.items()} for row in [*accuracy, {0: 0.5, 1: 0.6}]],
+        "val.accuracy": [{0: 0.9, 1: 0.9}, *[{0: 0.1, 1: 0.1}] * 6],  # has no say
+    }
+    run = read(folders.write(tmp_path, "alpha", 0, history))
+    assert dict(run.by_client("accuracy", "tail")) == pytest.approx({0: 0.3, 1: 0.5})
+    assert dict(run.by_client("mae", "tail", "accuracy")) == pytest.approx({0: 3.0, 1: 5.0})
+    assert run.final("accuracy", "tail") == pytest.approx(0.4)
+    few = read(folders.write(tmp_path / "few", "alpha", 0, HISTORY))
+    assert dict(few.by_client("accuracy", "tail")) == pytest.approx({0: 0.26, 1: 0.27, 2: 0.28})
+    assert math.isnan(few.final("f1", "tail"))
+
+
+def test_a_tail_with_a_round_that_diverged_has_no_mean(tmp_path: Path) -> None:
+    values = [{0: math.nan, 1: 0.5}, *[{0: 0.5, 1: 0.5}] * 4]
+    run = read(folders.write(tmp_path / "a", "alpha", 0, {"test.accuracy": values}))
+    found = run.by_client("accuracy", "tail")
+    assert math.isnan(found[0])
+    assert found[1] == 0.5
+    longer = {"test.accuracy": [*values, {0: 0.5, 1: 0.5}]}  # it is out of the tail by now
+    assert read(folders.write(tmp_path / "b", "alpha", 0, longer)).final("accuracy", "tail") == 0.5
+
+
+def test_everything_that_is_shown_can_be_of_the_tail(tmp_path: Path) -> None:
+    """One method ends better, the other was better over the last rounds; lower errors are better,
+    and the weakest client is the one with the largest."""
+    for seed, (level, easy) in product(range(3), (("low", 0.0), ("high", 0.5))):
+        shift = easy + 0.01 * seed
+        late = {"test.mae": [{0: 2 + shift, 1: 3 + shift}, {0: shift, 1: shift}]}
+        even = {"test.mae": [{0: 0.5 + shift, 1: 1 + shift}] * 2}
+        for method, history in (("late", late), ("even", even)):
+            place = tmp_path / f"{level}{method}{seed}"
+            folders.write(place, method, seed, history, cell={"H": level})
+    runs = collect([tmp_path])
+    assert [line.method for line in lines(runs, "mae", "last")] == ["late", "even"]
+    even_line, late_line = lines(runs, "mae", "tail")
+    assert (even_line.method, late_line.verdict) == ("even", "worse than the best")
+    assert even_line.average == even_line.selected["tail"]
+    assert even_line.average.mean == pytest.approx(0.75 + 0.25 + 0.01)
+    row = late_line.cells["H low"]
+    assert row.scores["mae"].mean == pytest.approx(1.25 + 0.01)
+    assert row.weakest.mean == pytest.approx(1.5 + 0.01)
+    text = render(runs, "mae", "t", "tail")
+    assert "last<br>five" in text
+    assert "Scores are means over clients in the last five evaluated rounds (their mean)" in text
+    with out.capture() as said:
+        out.print(results(runs, "mae", "tail"))
+    assert "last five" in said.get()
+    assert as_json(runs, "mae", "tail")["averages"][0]["method"] == "even"
 
 
 def test_without_validation_all_choices_are_the_last_round(tmp_path: Path) -> None:

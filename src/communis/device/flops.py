@@ -3,7 +3,8 @@
 Counted are the matrix products, convolutions and attention that are really carried out, a
 multiply-add as 2. What works element by element (activations, normalisation, pooling, the
 optimiser's step) counts nothing. The backward pass is the weight gradients of what trains and the
-gradients that must come down to it.
+gradients that must come down to it. On request, a forward pass is counted as many papers do:
+normalisation as 2 per value, an activation as 1, pooling as 1 per value that goes in.
 """
 
 from __future__ import annotations
@@ -33,6 +34,42 @@ _FORMULAS: Mapping[Any, Callable[..., int]] = {
     _aten._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
         _aten._scaled_dot_product_flash_attention_backward
     ],
+}
+
+
+def _per_value(flops: int) -> Callable[..., int]:
+    """Of the first argument, unless it is a mask or a count."""
+    return lambda x, *_, **__: flops * x.numel() * x.is_floating_point()
+
+
+_NORMALISATION = (
+    _aten.native_batch_norm,
+    _aten.cudnn_batch_norm,
+    _aten.native_layer_norm,
+    _aten.native_group_norm,
+)
+_ACTIVATION = (
+    _aten.relu,
+    _aten.relu_,
+    _aten.gelu,
+    _aten.tanh,
+    _aten.tanh_,
+    _aten.sigmoid,
+    _aten.sigmoid_,
+    _aten._softmax,
+)
+_POOLING = (
+    _aten.mean,
+    _aten.sum,
+    _aten.amax,
+    _aten.max_pool2d_with_indices,
+    _aten.adaptive_max_pool2d,
+    _aten._adaptive_avg_pool2d,
+)
+_ELEMENTWISE: Mapping[Any, Callable[..., int]] = {
+    **dict.fromkeys(_NORMALISATION, _per_value(2)),
+    **dict.fromkeys((*_ACTIVATION, *_POOLING), _per_value(1)),
+    _aten.maximum: _per_value(2),  # of two neighbours
 }
 
 
@@ -85,13 +122,16 @@ class Meter:
         return passes * forward, passes * backward
 
 
-def forward_flops(model: Model, shapes: Mapping[Modality, Sequence[int]]) -> float:
-    """Of one window with all sensors, in evaluation; `shapes` of the windows, channels first."""
+def forward_flops(
+    model: Model, shapes: Mapping[Modality, Sequence[int]], elementwise: bool = False
+) -> float:
+    """Of one window with all sensors, in evaluation; `shapes` of the windows, channels first.
+    elementwise: with normalisation, activations and pooling, which else count nothing."""
     device = next(model.parameters()).device
     inputs = {m: torch.zeros(WINDOWS, *shape, device=device) for m, shape in shapes.items()}
     target = torch.zeros(WINDOWS, dtype=torch.long, device=device)
     batch = _with_all(Batch(inputs, dict.fromkeys(shapes, target), target))
-    with _untouched(model), torch.no_grad(), _Counter() as counter:
+    with _untouched(model), torch.no_grad(), _Counter(elementwise) as counter:
         model.eval()
         model(batch)
     return float(counter.flops) / WINDOWS
@@ -101,9 +141,10 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """As torch's FlopCounterMode, but does not tell modules apart, which costs it 1.4 s and 70 MB
     of imports in every process."""
 
-    def __init__(self) -> None:
+    def __init__(self, elementwise: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.flops = 0
+        self._formulas = {**_FORMULAS, **_ELEMENTWISE} if elementwise else _FORMULAS
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -113,7 +154,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> object:
         result = func(*args, **(kwargs or {}))
-        if formula := _FORMULAS.get(func._overloadpacket):
+        if formula := self._formulas.get(func._overloadpacket):
             self.flops += formula(*args, **(kwargs or {}), out_val=result)
         return result
 

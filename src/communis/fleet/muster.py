@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -37,7 +37,10 @@ log = logging.getLogger("communis")
 class FleetConfig:
     """Who senses what, with which model, on which device, and when."""
 
-    models: tuple[str, ...] = ("cnn",)  # names in models/zoo.py; several: dealt out by seed
+    models: tuple[str, ...] = ("cnn",)  # names in models/zoo.py; several are dealt out
+    deal: Literal["seed", "size", "device"] = "seed"  # drawn; or in equal shares, the first model
+    # to the clients with the fewest training windows, or with the slowest devices
+    embedding: int = 0  # size of all models' embeddings; 0: as the architecture says
     weights: str = ""  # file of pretrained weights, for models that need them; "random": untrained
     normalise: Normalise = "client"  # z-scores by own training windows, or by all of the fleet's
     roles: tuple[Role, ...] = ()  # so many clients with these sensors, so many with those; without
@@ -60,6 +63,15 @@ class FleetConfig:
                 hint = nearest(name, list(ZOO))
                 raise CommunisError(f"models: no architecture {name!r}{hint}; see {', '.join(ZOO)}")
             architecture(name, weights=self.weights).check_weights()
+            if self.embedding and ZOO[name].fusion == "attention":
+                raise CommunisError(
+                    f"embedding = {self.embedding}: that of {name} follows from its features; "
+                    "set 0, or choose a model without attention"
+                )
+        if self.embedding < 0:
+            raise CommunisError(
+                f"embedding must be at least 0 (0: as the architecture says), got {self.embedding}"
+            )
         if self.weights and not any(ZOO[name].pretrained for name in named):
             raise CommunisError(f"weights: none of the models ({', '.join(named)}) needs any")
         sources = [bool(self.roles), self.suites != Suites(), bool(self.types)]
@@ -84,13 +96,12 @@ class FleetConfig:
             raise CommunisError(f"profiles = {self.profiles!r}, but no role names a device")
         coarse = [role.detail == "coarse" for role in roles]
         devices = [role.device for role in roles]
-        return Fleet(
+        fleet = Fleet(
             windows,
             suites,
-            self._models(roles, streams),
-            client_of,
-            streams,
-            self.normalise,
+            client_of=client_of,
+            streams=streams,
+            normalise=self.normalise,
             coarse=coarse if any(coarse) else (),
             devices=devices if any(devices) else (),
             profiles=profiles,
@@ -98,22 +109,22 @@ class FleetConfig:
             online=self.online,
             public=self.public,
         )
+        return replace(fleet, models=self._models(fleet, [role.model for role in roles]))
 
     def brought(self) -> dict[str, Any]:
         """What comes from other files, by content; see brought.py."""
         played = [role for role in self.roles if role.count]
         names = {role.model or own for role in played for own in self.models} or {*self.models}
         devices = [role.device for role in played]
-        return brought(devices, self._measured(), self._kinds(sorted(names)))
+        return brought(devices, self._measured(), [self._kind(name) for name in sorted(names)])
 
     def _measured(self) -> Mapping[str, device.DeviceProfile]:
         return device.load(Path(self.profiles)) if self.profiles else {}
 
-    def _kinds(self, names: Sequence[str]) -> tuple[str | Architecture, ...]:
-        return tuple(
-            architecture(name, weights=self.weights) if ZOO[name].pretrained else name
-            for name in names
-        )
+    def _kind(self, name: str) -> str | Architecture:
+        changes: dict[str, Any] = {"weights": self.weights} if ZOO[name].pretrained else {}
+        changes |= {"embedding": self.embedding} if self.embedding else {}
+        return architecture(name, **changes) if changes else name
 
     def _cast(
         self, windows: Windows, client_of: Array, clients: int, streams: Streams
@@ -133,15 +144,31 @@ class FleetConfig:
             roles = client_types(modalities, clients, (first, second, third), self.type_drop)
         return cast(roles, clients, modalities, streams)
 
-    def _models(self, roles: Sequence[Role], streams: Streams) -> tuple[str | Architecture, ...]:
-        dealt = self.models
-        if len(dealt) > 1:
-            order = streams.generator("models").permutation(len(roles))
-            dealt = tuple(dealt[i % len(dealt)] for i in order)
-        if any(role.model for role in roles):
-            spread = dealt if len(dealt) > 1 else dealt * len(roles)
-            dealt = tuple(role.model or own for role, own in zip(roles, spread, strict=True))
-        return self._kinds(dealt)
+    def _models(self, fleet: Fleet, own: Sequence[str]) -> list[str | Architecture]:
+        """The model of every client, or one for all. own: those of roles, which go before what is
+        dealt."""
+        if len(self.models) == 1 and not any(own):
+            return [self._kind(self.models[0])]
+        if len(self.models) == 1 or self.deal == "seed":
+            order = fleet.streams.generator("models").permutation(len(fleet))
+            dealt = {client: self.models[i % len(self.models)] for client, i in enumerate(order)}
+        elif self.deal == "size":
+            dealt = self._shares(own, fleet.counts[0])
+        elif fleet.profiles:
+            dealt = self._shares(own, [fleet.profiles[name].flops for name in fleet.devices])
+        else:
+            raise CommunisError(
+                'deal = "device", but no client has a device: give every role of [[fleet.roles]] '
+                'one, or choose deal = "size" or "seed"'
+            )
+        return [self._kind(name or dealt[client]) for client, name in enumerate(own)]
+
+    def _shares(self, own: Sequence[str], key: Sequence[float] | Array) -> dict[int, str]:
+        """Clients without a model of their own in the order of `key`, then of their numbers, in as
+        many shares as there are models; if these cannot be equal, the first are larger by one."""
+        order = sorted((i for i, name in enumerate(own) if not name), key=lambda i: key[i])
+        shares = zip(self.models, np.array_split(order, len(self.models)), strict=True)
+        return {int(client): name for name, share in shares for client in share}
 
     def _outages(
         self,

@@ -1,4 +1,4 @@
-"""Which round's test scores count, when validation scores say where to stop."""
+"""Which rounds' test scores count: the last ones, or those where validation says to stop."""
 
 from __future__ import annotations
 
@@ -10,23 +10,26 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Scores: TypeAlias = "pd.Series[float]"
-# The last round; the one with the best mean validation score; or every client's own best.
-Select = Literal["last", "common", "client"]
-SELECTS: tuple[Select, ...] = ("last", "common", "client")
+# The last round; the one with the best mean validation score; every client's own best; or the mean
+# of the last TAIL evaluated rounds, which is what FedAPA's tables show.
+Select = Literal["last", "common", "client", "tail"]
+SELECTS: tuple[Select, ...] = ("last", "common", "client", "tail")
+TAIL = 5
 
 
 def chosen(test: Scores, val: Scores, metric: str, select: Select) -> pd.Index[Any]:
-    """Every client with the round that counts: the earliest of equally good ones, the last one
-    where nothing was validated. Both are sorted by client and round."""
+    """Every client with the round that counts, or with each of those whose mean does: the earliest
+    of equally good ones, the last one where nothing was validated. Both are sorted by client and
+    round."""
     rounds = test.index.get_level_values("round")
     good = better(metric) * val[val.index.isin(test.index)]
     if select == "client":
         best = good.dropna().groupby("client").idxmax()
         last = [pair for pair in test.groupby("client").tail(1).index if pair[0] not in best.index]
         return test[test.index.isin([*best, *last])].index
-    counts = rounds.max()
+    counts = rounds.unique().sort_values()[-(TAIL if select == "tail" else 1) :]
     if select == "common":
         means = good.groupby("round").mean()[~good.isna().groupby("round").any()]
-        counts = means.idxmax() if len(means) else counts
-    found: pd.Index[Any] = test[rounds == counts].index
+        counts = means.nlargest(1).index if len(means) else counts
+    found: pd.Index[Any] = test[rounds.isin(counts)].index
     return found

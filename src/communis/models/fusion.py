@@ -64,6 +64,29 @@ class Bias(nn.Module):
         return x + self.bias
 
 
+class Mean(Fusion):
+    """The mean of the features of the sensors that are there, which must have one size; no
+    parameters. A single sensor's features stay as they are; a sample without any gets zeros."""
+
+    open_to_any = True
+
+    def __init__(self, features: Mapping[str, int]) -> None:
+        super().__init__()
+        self.features = _one_size("mean", features)
+
+    def fresh(self, features: Mapping[str, int]) -> Fusion:
+        return Mean(features)
+
+    def forward(
+        self, features: Mapping[str, Tensor], present: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        here = {m: present[m][:, None] for m in features}
+        first, *others = (h.masked_fill(~here[m], 0.0) for m, h in features.items())
+        total = sum(others, start=first)  # not from zero, which would turn -0 into 0
+        fused = total / torch.stack(list(here.values())).sum(0).clamp_min(1)
+        return fused, fused
+
+
 class Attention(Fusion):
     """Masked multi-context attention: each context weighs the present modalities; contexts are
     concatenated.
@@ -77,16 +100,11 @@ class Attention(Fusion):
 
     def __init__(self, features: Mapping[str, int], contexts: int = 4, units: int = 128) -> None:
         super().__init__()
-        sizes = sorted(set(features.values()))
-        if len(sizes) != 1:
-            raise ValueError(
-                f"attention fusion needs features of one size, got {dict(features)}; "
-                "use fusion = 'blocks'"
-            )
-        self.features = contexts * sizes[0]
+        size = _one_size("attention", features)
+        self.features = contexts * size
         self.contexts, self.units = contexts, units
         self.shared = nn.ModuleDict(
-            {"score1": nn.Linear(sizes[0], units), "score2": nn.Linear(units, contexts)}
+            {"score1": nn.Linear(size, units), "score2": nn.Linear(units, contexts)}
         )
 
     def fresh(self, features: Mapping[str, int]) -> Fusion:
@@ -108,3 +126,13 @@ class Attention(Fusion):
             "bmc,bmd->bcd", self.weights(features, present), torch.stack(list(features.values()), 1)
         )
         return fused.flatten(1), fused.flatten(1)
+
+
+def _one_size(fusion: str, features: Mapping[str, int]) -> int:
+    sizes = set(features.values())
+    if len(sizes) != 1:
+        raise ValueError(
+            f"{fusion} fusion needs features of one size, got {dict(features)}; "
+            "use fusion = 'blocks'"
+        )
+    return sizes.pop()

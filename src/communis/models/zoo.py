@@ -1,32 +1,34 @@
-"""Named architectures. All that fuse by blocks, but for the wide one, share the embedding size, so
-one fleet can mix them and still exchange prototypes."""
+"""Named architectures. All that fuse by blocks, but for the wide one, share the embedding size, and
+so do the three ConvNets: one fleet can mix them and still exchange prototypes."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
 from communis.core import CommunisError
-from communis.models import encoders, moment, temporal, tiny
-from communis.models.fusion import Attention, Blocks, Fusion
+from communis.models import convnet, encoders, moment, temporal, tiny
+from communis.models.fusion import Attention, Blocks, Fusion, Mean
 from communis.models.lora import LoRABlocks
 from communis.models.network import Network
 
 Of = Literal[
     "cnn1d", "cnn2d", "gru", "transformer", "tpn", "tpn_mini", "lite", "wide", "tiny", "moment",
-    "grid", "strided",
+    "grid", "strided", "tiny_convnet4", "middle_convnet4", "large_convnet4",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Architecture:
     encoder: Of = "cnn1d"  # of time series; images, point clouds and short series have their own
-    width: int = 32  # features per modality are twice that; of grid and strided, per step
-    fusion: Literal["blocks", "attention", "lora", "time_gru", "channel_gru"] = "blocks"
+    # features per modality are twice that; of grid and strided, per step; mean: half the embedding
+    width: int = 32
+    fusion: Literal["blocks", "attention", "mean", "lora", "time_gru", "channel_gru"] = "blocks"
     embedding: int = 128  # but attention gives 4 contexts x features
     hidden: tuple[int, ...] = ()  # hidden layers of the head
     norm: bool = False  # BatchNorm in cnn1d and cnn2d; its statistics stay local
@@ -35,9 +37,21 @@ class Architecture:
 
     @property
     def name(self) -> str:
-        """Its name in the zoo, or its own description."""
+        """Its name in the zoo, with its embedding size if that is another; or its own
+        description."""
         bare = replace(self, weights="")
-        return next((name for name, kind in ZOO.items() if kind == bare), repr(self))
+        exact = (name for name, kind in ZOO.items() if kind == bare)
+        resized = (
+            f"{name}-{self.embedding}"
+            for name, kind in ZOO.items()
+            if replace(kind, embedding=self.embedding) == bare
+        )
+        return next(chain(exact, resized), repr(self))
+
+    @property
+    def embedding_size(self) -> int:
+        """Of the networks that it builds."""
+        return 4 * 2 * self.width if self.fusion == "attention" else self.embedding
 
     @property
     def pretrained(self) -> bool:
@@ -75,6 +89,12 @@ class Architecture:
             for m, shape in sorted(shapes.items())
         }
         sizes = {m: e.features for m, e in parts.items()}
+        if self.fusion == "mean" and any(size != self.embedding for size in sizes.values()):
+            raise CommunisError(
+                f"{self.name}: the mean needs encoders with as many features as the embedding, "
+                f"{self.embedding}, which must be even; they have {sizes}: choose another encoder, "
+                "embedding or fusion"
+            )
         network = Network(parts, self._fusion(sizes), self.hidden, outputs)
         network.shapes = {m: tuple(shape) for m, shape in sorted(shapes.items())}
         return network
@@ -82,6 +102,8 @@ class Architecture:
     def _fusion(self, sizes: Mapping[str, int]) -> Fusion:
         if self.fusion == "attention":
             return Attention(sizes, units=self.units)
+        if self.fusion == "mean":
+            return Mean(sizes)
         if self.fusion in RECURRENT:
             return RECURRENT[self.fusion](sizes, 2 * self.width, self.embedding)
         return (Blocks if self.fusion == "blocks" else LoRABlocks)(sizes, self.embedding)
@@ -94,20 +116,31 @@ class Architecture:
             raise CommunisError(
                 f"{self.name} takes windows of {expected}; {modality} has {tuple(shape)}"
             )
+        width = self.embedding // 2 if self.fusion == "mean" else self.width
         if kind == "points":
-            return encoders.Points(shape[0], self.width)
+            return encoders.Points(shape[0], width)
+        if self.encoder in CONVNETS:
+            one_row = len(shape) == 2 and shape[1] == 1
+            return CONVNETS[self.encoder](
+                shape[0], width, 0 if one_row else 1 if len(shape) == 2 else 2
+            )
         if len(shape) == 3 or self.encoder == "cnn2d":
-            return encoders.CNN2d(shape[0] if len(shape) == 3 else 1, self.width, norm=self.norm)
+            return encoders.CNN2d(shape[0] if len(shape) == 3 else 1, width, norm=self.norm)
         chosen = OF_SERIES["cnn1d_norm" if self.norm and self.encoder == "cnn1d" else self.encoder]
         if shape[1] < chosen.shortest:
-            return encoders.Dense(shape[0] * shape[1], self.width)
+            return encoders.Dense(shape[0] * shape[1], width)
         if self.pretrained:
             return chosen(shape[0], shape[1], self.weights)
         if issubclass(chosen, temporal.Timed):
-            return chosen(shape[0], shape[1], self.width)
-        return chosen(shape[0], self.width)
+            return chosen(shape[0], shape[1], width)
+        return chosen(shape[0], width)
 
 
+CONVNETS: Mapping[str, type[convnet.ConvNet]] = {
+    "tiny_convnet4": convnet.TinyConvNet4,
+    "middle_convnet4": convnet.MiddleConvNet4,
+    "large_convnet4": convnet.LargeConvNet4,
+}
 OF_SERIES: Mapping[str, type[encoders.Encoder]] = {
     "cnn1d": encoders.CNN1d,
     "cnn1d_norm": encoders.CNN1dNorm,
@@ -147,7 +180,33 @@ ZOO: Mapping[str, Architecture] = {
     "cnn_gru": Architecture("grid", width=8, fusion="channel_gru"),
     "cnn_gru_lite": Architecture("strided", width=32, fusion="time_gru"),
     "cnn_gru_lite96": Architecture("strided", width=32, fusion="time_gru", embedding=96),
+    "tiny_convnet4": Architecture("tiny_convnet4", fusion="mean", embedding=256),
+    "middle_convnet4": Architecture("middle_convnet4", fusion="mean", embedding=256),
+    "large_convnet4": Architecture("large_convnet4", fusion="mean", embedding=256),
 }
+
+PURPOSE: Mapping[str, str] = {
+    "cnn_small": "cnn with half of its channels, for small devices and quick trials",
+    "cnn": "the usual choice: two convolutions over time per sensor",
+    "cnn_large": "cnn with twice its channels, for fleets with many windows",
+    "cnn_norm": "cnn with BatchNorm, which fedbn and others leave with their clients",
+    "cnn2d": "two convolutions over rows and columns: images, depth, CSI",
+    "gru": "a recurrent layer over every second step of time",
+    "transformer": "self-attention over patches of eight steps of time",
+    "cnn_attention": "cnn whose sensors are weighed by attention instead of by blocks",
+    "tpn": "long kernels over time and attention over sensors, as in FedDuet",
+    "tpn_mini": "tpn with short kernels, for slow sampling and small machines",
+    "lite": "two strided convolutions over time, without BatchNorm: RELIEF's CNN",
+    "wide": "lite with a million parameters that keeps eight steps of time",
+    "tiny_lora": "adapters on a small frozen backbone; weights by `communis pretrain`",
+    "moment_lora": "adapters on frozen MOMENT; needs its weights and the extra `moment`",
+    "cnn_gru": "recurrent layers after the sensors have met: Harmony's network",
+    "cnn_gru_lite": "the same idea with strided convolutions and one recurrent layer",
+    "cnn_gru_lite96": "cnn_gru_lite with a smaller embedding, for mixed fleets",
+    "tiny_convnet4": "FedAPA's smallest: one block, 7,956 parameters for CSI",
+    "middle_convnet4": "FedAPA's second: two blocks, the least work for CSI",
+    "large_convnet4": "FedAPA's own choice: five blocks, for CSI and other images or series",
+}  # what a name is good for
 
 
 def architecture(name: str, **changes: object) -> Architecture:

@@ -8,8 +8,9 @@ from html import escape
 import pandas as pd
 
 from communis.cells import Line, lines, mark
-from communis.compare import cells, estimate, grouped, metrics
+from communis.compare import LEADING, cells, estimate, grouped, metrics
 from communis.finished import Finished
+from communis.metrics.estimate import better
 from communis.metrics.selection import Select
 from communis.report.comparison import selections
 from communis.report.html import heading, note, shaded, table
@@ -28,7 +29,7 @@ def sections(runs: Sequence[Finished], metric: str, select: Select) -> list[str]
         heading(f"Test {label} as maps"),
         note("One map per method, all with the same shades: the darker, the higher."),
         *_maps(found, runs, metric),
-        _calibration(found, runs, metric, select),
+        _others(found, runs, metric, select),
     ]
 
 
@@ -51,12 +52,10 @@ def _grid(found: Sequence[Line], places: Sequence[str], metric: str) -> str:
     return table(heads, body)
 
 
-def _calibration(
-    found: Sequence[Line], runs: Sequence[Finished], metric: str, select: Select
-) -> str:
-    """Averages over cells; empty where nothing of it was scored."""
-    groups, places = grouped(runs), cells(runs)
-    shown = [name for name in CALIBRATION if name in metrics(runs)]
+def _others(found: Sequence[Line], runs: Sequence[Finished], metric: str, select: Select) -> str:
+    """Averages over cells of the other scores; empty where there are none."""
+    groups, places, there = grouped(runs), cells(runs), metrics(runs)
+    shown = [name for name in (*LEADING, *CALIBRATION) if name in there and name != metric]
     if not shown:
         return ""
     body = [
@@ -67,10 +66,12 @@ def _calibration(
         for line in found
     ]
     about = (
-        f"The lower, the better. In {counts(select, metric)}; averaged over cells seed by seed, "
-        "then mean ± standard deviation over seeds."
+        f"In {counts(select, metric)}; averaged over cells seed by seed, then mean ± standard "
+        "deviation over seeds."
     )
-    return heading("Calibration") + note(about) + table(["method", *map(plain, shown)], body)
+    if lower := [plain(name) for name in shown if better(name) < 0]:
+        about += f" The lower, the better: {', '.join(lower)}."
+    return heading("Other scores") + note(about) + table(["method", *map(plain, shown)], body)
 
 
 def _bold(text: str, sign: str) -> str:

@@ -15,10 +15,12 @@ from communis.metrics.selection import SELECTS, Select
 from communis.report.html import dot, heading, legend, note, shaded, table
 from communis.report.svg import Curve, band, curves
 from communis.report.words import (
+    CHOICES,
     count,
     counts,
     how_to_read,
     kilobytes,
+    mixed,
     number,
     plain,
     versus,
@@ -56,7 +58,10 @@ def sections(
         "</div>",
         heading(f"Test {label} of every client"),
         note(f"In {counts(select, metric)}."),
-        shaded(_by_client(runs, metric, select, methods), "client: sensors"),
+        shaded(
+            _by_client(runs, metric, select, methods),
+            "client: sensors; model" if mixed(runs) else "client: sensors",
+        ),
         heading(f"Test {label} by the sensors that were there"),
         note(
             "Each client is scored with all its sensors and with each of them alone, after the "
@@ -71,7 +76,7 @@ def _summary(found: Sequence[Row], metric: str, colours: Mapping[str, str]) -> s
     shown = list(found[0].scores)
     heads = [
         *("method", *(escape(plain(m)) for m in shown), "weakest<br>client", "parameters"),
-        *("KB<br>up", "KB<br>down", "MB<br>in all", "s per<br>round", "refused"),
+        *("KB<br>up", "KB<br>down", "KB<br>both", "MB<br>in all", "s per<br>round", "refused"),
     ]
     lines = [
         [
@@ -79,6 +84,7 @@ def _summary(found: Sequence[Row], metric: str, colours: Mapping[str, str]) -> s
             *(number(row.scores[m]) for m in shown),
             *(number(row.weakest), count(row.parameters)),
             *(kilobytes(row.bytes_up), kilobytes(row.bytes_down)),
+            kilobytes(row.bytes_up + row.bytes_down),
             *(f"{row.total_bytes / 1e6:,.1f}", f"{row.seconds:.2f}", str(row.refused)),
         ]
         for row in found
@@ -87,14 +93,14 @@ def _summary(found: Sequence[Row], metric: str, colours: Mapping[str, str]) -> s
 
 
 def selections(corner: str, found: Sequence[Selected]) -> str:
-    """The three ways to choose a round side by side, with the verdicts of the one that was used."""
-    heads = [escape(corner), "last<br>round", "common<br>best", "own<br>best"]
+    """The ways to choose a round side by side, with the verdicts of the one that was used."""
+    heads = [escape(corner), *(CHOICES[s].replace(" ", "<br>") for s in SELECTS)]
     lines = [[escape(x.method), *(number(x.selected[s]) for s in SELECTS)] for x in found]
     if len(found) > 1:
         heads.append(f"against {escape(found[0].method)}")
         words = [escape(versus(x.difference, x.verdict)) for x in found]
         lines = [[*line, text] for line, text in zip(lines, words, strict=True)]
-    return table(heads, lines, text=(0, 4))
+    return table(heads, lines, text=(0, len(SELECTS) + 1))
 
 
 def _by_round(runs: Sequence[Finished], metric: str, colours: Mapping[str, str]) -> list[Curve]:
@@ -135,7 +141,8 @@ def _losses(runs: Sequence[Finished], colours: Mapping[str, str]) -> list[Curve]
 def _by_client(
     runs: Sequence[Finished], metric: str, select: Select, methods: Sequence[str]
 ) -> pd.DataFrame:
-    """Rows are clients with their sensors. Roles are drawn by seed, so there can be several."""
+    """Rows are clients with their sensors and, where these differ, models. Both may be drawn by
+    seed, so there can be several."""
     scores = {
         name: pd.concat([run.by_client(metric, select) for run in group]).groupby("client").mean()
         for name, group in grouped(runs).items()
@@ -143,8 +150,12 @@ def _by_client(
     wide = pd.DataFrame({name: scores[name] for name in methods})
     last = _last(runs, metric)
     own = last[(last["class"] == -1) & last["own"]].groupby("client")["subset"].unique()
-    sensors = {client: ", ".join(sorted(found)) for client, found in own.items()}
-    wide.index = pd.Index([f"{client}: {sensors.get(client, '')}" for client in wide.index])
+    about = {client: ", ".join(sorted(found)) for client, found in own.items()}
+    if mixed(runs):
+        for client in {client for run in runs for client in run.models}:
+            models = sorted({run.models[client] for run in runs if client in run.models})
+            about[client] = f"{about.get(client, '')}; {', '.join(models)}"
+    wide.index = pd.Index([f"{client}: {about.get(client, '')}" for client in wide.index])
     return wide
 
 

@@ -22,7 +22,7 @@ def section(runs: Sequence[Finished]) -> str:
     lines = [_absolute(base, groups[base])]
     lines += [_relative(name, groups[name], groups[base]) for name in others]
     heads = ["method", "parameters<br>per client", "of these<br>private"]
-    heads += ["KB<br>up", "KB<br>down", "s per<br>round"]
+    heads += ["KB<br>up", "KB<br>down", "KB<br>both", "s per<br>round"]
     about = (
         f"The line of {base} and the private parameters are absolute; the rest, marked x, are "
         f"ratios to {base} in the same cells and seeds. Bytes are payload per client and round. "
@@ -34,8 +34,8 @@ def section(runs: Sequence[Finished]) -> str:
 def _absolute(name: str, group: Sequence[Finished]) -> list[str]:
     mine = cost(group)
     values = [count(mine.parameters), _private(group)]
-    values += [kilobytes(mine.bytes_up), kilobytes(mine.bytes_down), f"{mine.seconds:.2f}"]
-    return [escape(name), *values]
+    values += map(kilobytes, (mine.bytes_up, mine.bytes_down, mine.bytes_up + mine.bytes_down))
+    return [escape(name), *values, f"{mine.seconds:.2f}"]
 
 
 def _relative(name: str, group: Sequence[Finished], plain: Sequence[Finished]) -> list[str]:
@@ -43,7 +43,7 @@ def _relative(name: str, group: Sequence[Finished], plain: Sequence[Finished]) -
     where = {(run.seed, run.place) for run in group}
     same = [run for run in plain if (run.seed, run.place) in where]
     if not same:
-        return [escape(name), "-", private, "-", "-", "-"]
+        return [escape(name), "-", private, "-", "-", "-", "-"]
     base = cost(same)
     return [
         escape(name),
@@ -51,6 +51,7 @@ def _relative(name: str, group: Sequence[Finished], plain: Sequence[Finished]) -
         private,
         ratio(mine.bytes_up, base.bytes_up),
         ratio(mine.bytes_down, base.bytes_down),
+        ratio(mine.bytes_up + mine.bytes_down, base.bytes_up + base.bytes_down),
         ratio(mine.seconds, base.seconds),
     ]
 

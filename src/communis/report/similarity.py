@@ -48,8 +48,8 @@ SEEDS = (
 )
 TABLES = (
     "Weights: the line of a client is what it gives to everybody, in all 1. Who lacks a class gets "
-    "no weight for it: where clients differ in classes, weights differ from equal ones for that "
-    "reason too, not for similarity alone. A dash: the client itself, or no class in common."
+    "no weight for it, so where clients differ in classes, weights do without any similarity. "
+    "A dash: the client itself, or no class in common."
 )
 MANY = f"Pairs are not shown of more than {NODES} clients."
 
@@ -61,6 +61,7 @@ class Learning:
     run: Finished
     mean: Scores  # similarity by round
     pairs: pd.DataFrame  # kind (alike, weight), one, other, round, value, ...
+    moved: float  # share of the weights that similarity moved in the last round
 
     @cached_property
     def clients(self) -> list[int]:
@@ -155,7 +156,9 @@ def learning(run: Finished) -> Learning:
     names = pd.DataFrame({"name": mine["name"].unique()})  # far fewer than lines
     parsed = names.join(names["name"].str.extract(PAIR)).dropna()
     pairs = parsed.merge(mine[["name", "round", "value"]], on="name")
-    return Learning(run, mean, pairs.astype({"one": int, "other": int}))
+    moved = mine[mine["name"] == "moved"]["value"]
+    last = float(moved.iloc[-1]) if len(moved) else math.nan
+    return Learning(run, mean, pairs.astype({"one": int, "other": int}), last)
 
 
 def _curves(found: Mapping[str, Sequence[Learning]], shades: Mapping[str, str]) -> str:
@@ -191,9 +194,11 @@ def _said(x: Learning) -> str:
         return f"{text} no client gives any weight to another one."
     own = f" and themselves {_span(values[itself], x.form)}" if x.selfish else ""
     times = _span((values if x.selfish else others) * x.peers, ".2f")
+    said = f" Among those who have a class, similarity moved {x.moved:.1%} of its weight."
+    moved = said if math.isfinite(x.moved) else ""
     return (
         f"{text} clients give each other weights of {_span(others, x.form)}{own}. Equal weights "
-        f"would be 1/{x.peers} = {1 / x.peers:{x.form}}: these are {times} times that."
+        f"would be 1/{x.peers} = {1 / x.peers:{x.form}}: these are {times} times that.{moved}"
     )
 
 

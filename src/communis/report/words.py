@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from communis.cells import Selected
 from communis.compare import cells, grouped, known, metrics, ranking, scored
@@ -13,6 +13,13 @@ from communis.metrics.estimate import Estimate
 from communis.metrics.selection import Select
 
 SETS = 4  # of attackers that are named at most
+NAMED = 12  # clients that are listed at most
+CHOICES: Mapping[Select, str] = {
+    "last": "last round",
+    "common": "common best",
+    "client": "own best",
+    "tail": "last five",
+}
 HUGE = 1e9  # a quantity that is no longer written out
 
 
@@ -20,6 +27,8 @@ def counts(select: Select, metric: str) -> str:
     """Which round's scores count; metric: the one that chooses it."""
     if select == "last":
         return "the last evaluated round"
+    if select == "tail":
+        return "the last five evaluated rounds (their mean)"
     if select == "common":
         return f"the evaluated round with the best mean validation {plain(metric)}"
     return f"the best round of every client by its own validation {plain(metric)}"
@@ -58,10 +67,10 @@ def _clients(runs: Sequence[Finished], scored: Sequence[int]) -> str:
 
 
 def warnings(runs: Sequence[Finished]) -> list[str]:
-    """What a reader of the scores should know: about the data, who attacks, and graphs in which not
-    everybody hears of everybody."""
+    """What a reader of the scores should know: about the data, who attacks, and who does not hear
+    of whom because of the graph or because models differ."""
     noted = sorted({note for run in runs for note in run.fleet.get("notes", ())})
-    return [*noted, *_attacks(runs), *_apart(runs)]
+    return [*noted, *_attacks(runs), *_apart(runs), *_by_model(runs)]
 
 
 def attackers(run: Finished) -> list[int]:
@@ -100,7 +109,35 @@ def _apart(runs: Sequence[Finished]) -> list[str]:
     ]
 
 
-def listed(found: Sequence[int]) -> str:
+def _by_model(runs: Sequence[Finished]) -> list[str]:
+    """Who averaged among clients with the same model only, and which these are."""
+    found = [run for run in runs if run.config["method"].get("by_model") and mixed([run])]
+    if not found:
+        return []
+    methods = listed(list(dict.fromkeys(run.method for run in found)))
+    text = f"{methods} averaged parameters among clients with the same model only"
+    dealt = {tuple(run.models.items()) for run in found}
+    if len(dealt) > 1:
+        models = sorted({name for run in found for name in run.models.values()})
+        return [f"{text}; who has which of {listed(models)} differs by seed or cell"]
+    owners: dict[str, list[int]] = {}
+    for client, name in dealt.pop():
+        owners.setdefault(name, []).append(client)
+    return [f"{text}: {', '.join(f'{name} ({_who(them)})' for name, them in owners.items())}"]
+
+
+def _who(clients: Sequence[int]) -> str:
+    if len(clients) > NAMED:
+        return f"{len(clients)} clients"
+    return f"client{_s(clients)} {', '.join(map(str, clients))}"
+
+
+def mixed(runs: Sequence[Finished]) -> bool:
+    """Whether clients of one fleet have different models."""
+    return any(len(set(run.models.values())) > 1 for run in runs)
+
+
+def listed(found: Sequence[object]) -> str:
     *rest, last = map(str, found)
     return f"{', '.join(rest)} and {last}" if rest else last
 
@@ -135,7 +172,7 @@ def how_to_read(
 def _choices(runs: Sequence[Finished]) -> str:
     if not any(key.startswith("val.") for run in scored(runs) for key in run.evaluated[-1].scores):
         return (
-            "No client has validation windows, so all three ways to choose a round take the last "
+            "No client has validation windows, so the common and the own best round are the last "
             "evaluated one."
         )
     return (

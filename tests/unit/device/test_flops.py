@@ -316,3 +316,66 @@ def test_modules_that_a_method_adds_count_where_the_loss_uses_them() -> None:
     plain, two = (Meter().per_window(model, f, samples(), "") for f in (loss, both))
     head = 2 * EMBEDDING * OUTPUTS
     assert (two.forward - plain.forward, two.backward - plain.backward) == (head, 2 * head)
+
+
+# Channels after every block, and its rows x columns, for windows of 1000 x 242.
+TABLE_II = {
+    "tiny_convnet4": ([(256, 500 * 121)], 340.746),
+    "middle_convnet4": ([(16, 500 * 121), (32, 250 * 61)], 162.851),
+    "large_convnet4": (
+        [(16, 500 * 121), (32, 250 * 61), (64, 125 * 31), (128, 63 * 16), (256, 32 * 8)],
+        606.349,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TABLE_II)
+def test_fedapa_s_table_ii_counts_elementwise_work(name: str) -> None:
+    """Per value: BatchNorm 2, ReLU 1, pooling 1; biases nothing. To the FLOP."""
+    blocks, printed = TABLE_II[name]
+    shapes = {"csi": (1, 1000, 242)}
+    before = [1, *(channels for channels, _ in blocks)]
+    products = sum(2 * 9 * a * b * n for a, (b, n) in zip(before, blocks, strict=False))
+    products += 2 * 256 * 20 + (0 if name == "tiny_convnet4" else 2 * before[-1] * 256)
+    values = [channels * places for channels, places in blocks]
+    elementwise = 3 * sum(values) + values[-1]
+    model = ZOO[name].build(shapes, 20)
+    assert forward_flops(model, shapes, elementwise=True) == products + elementwise
+    assert round((products + elementwise) / 1e6, 3) == printed
+    assert forward_flops(model, shapes) == products
+
+
+def test_elementwise_work_of_other_layers() -> None:
+    """ConvPool keeps the larger of two neighbours and then has half as many values for the ReLU and
+    the mean; an attention block has two normalisations and one activation of twice the width; a
+    recurrent layer has three gates."""
+    shapes, w = {"a": (3, 48)}, WIDTH
+
+    def more(kind: Architecture) -> float:
+        model = network(kind, shapes)
+        return forward_flops(model, shapes, elementwise=True) - forward_flops(model, shapes)
+
+    fused = EMBEDDING  # the ReLU of the fusion
+    first, second = 24 * w, 12 * 2 * w
+    assert more(KINDS["cnn1d"]) == 2 * first + first + 2 * second + second + second + fused
+    # Normalised and pooled at full length, then ReLU.
+    first, second = 48 * w, 24 * 2 * w
+    norm = 2 * first + first + first / 2 + 2 * second + second + second / 2 + second / 2
+    assert more(KINDS["norm"]) == norm + fused
+    tokens, d = 6, 2 * w
+    block = 2 * 2 * tokens * d + tokens * 2 * d
+    kind = Architecture("transformer", w, embedding=EMBEDDING)
+    assert more(kind) == 2 * block + 2 * tokens * d + tokens * d + fused
+    gates = 24 * 3 * 2 * w  # every second step
+    assert more(Architecture("gru", w, embedding=EMBEDDING)) == gates + fused
+
+
+@pytest.mark.parametrize("name", ["cnn", "cnn_norm", "cnn_gru_lite", "large_convnet4"])
+def test_counting_elementwise_work_leaves_no_trace(name: str) -> None:
+    shapes = {"a": (2, 48)}
+    model = network(ZOO[name], shapes)
+    before = {path: t.clone() for path, t in model.state_dict().items()}
+    counts = [forward_flops(model, shapes, elementwise) for elementwise in (False, True, False)]
+    assert counts[0] == counts[2] < counts[1]
+    assert model.training
+    assert all(torch.equal(before[path], t) for path, t in model.state_dict().items())

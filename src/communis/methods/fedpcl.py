@@ -1,0 +1,133 @@
+"""FedPCL. Tan et al., NeurIPS 2022: prototype-wise contrastive learning.
+https://arxiv.org/abs/2209.10083
+
+z is an embedding of length 1, p are the prototypes of a client's classes (means of z), tau the
+temperature. The paper's equations were not at hand. Prototypes, their plain mean over clients,
+padding, tau and prediction follow the authors' code (github.com/yuetan031/FedPCL). The loss that
+runs there sets prototypes against the features of a batch, sums over clients and has no global
+term; the two terms here are the method as others describe it, with the positive left out of the
+denominator as in a loss that the authors' code has commented out.
+Deviation: no pre-trained backbones: the whole encoder trains, not a projection behind frozen ones.
+Deviation: in its first round a client contrasts with the prototypes of its own initial model; in
+    the authors' code nothing is learnt before all clients have sent some.
+Deviation: a class that nobody has is in no denominator; without any other class there is no
+    contrast.
+Beyond the paper: who sits out is represented by its last prototypes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from communis import needs, prototypes
+from communis.core import Batch, Card, Client, FleetView, Method, Output
+from communis.local import Recipe
+from communis.methods.fedapa import Down, Private, Up
+from communis.prototypes import Library
+from communis.replies import Replies
+from communis.state import State
+
+
+@dataclass(frozen=True)
+class FedPCL(Recipe, Method[Library, Private, Down, Up]):
+    """Clients share class prototypes, never parameters, and learn by contrast with them alone; the
+    head is not used. Any mix of models with one embedding size."""
+
+    tau: float = 0.07  # temperature of the contrasts and of the prediction
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        needs.at_least(self, tau=1e-6)
+
+    def start_server(self, fleet: FleetView) -> Library:
+        needs.classes(fleet, "fedpcl", "a prototype belongs to a class")
+        return Library.empty(fleet.task.classes, needs.one_embedding(fleet, "fedpcl"))
+
+    def start_client(self, client: Client) -> Private:
+        return self._kept(client, *(t.to(client.train.target.device) for t in formed(client)))
+
+    def down(self, server: Library, card: Card) -> Down:
+        """The mean prototypes and everybody else's, zero where there is none."""
+        others = server.p[server.who != card.id]
+        average = prototypes.means(server.p, server.n)[None]
+        sent = torch.cat([average, others]) if len(server.who) else others
+        return Down(*prototypes.pack(sent, sparse=False), server.n[:0, 0])
+
+    def adopt(self, client: Client, state: Private, down: Down) -> Private:
+        state.model.load_into(client.model)
+        return state
+
+    def local(self, client: Client, state: Private, down: Down) -> tuple[Private, Up]:
+        targets = sets(state.p, down.p)
+
+        def loss(output: Output, batch: Batch) -> Tensor:
+            L = contrast(output.embedding, client.task.labels(batch.target), targets, self.tau)
+            return L[0] + L[1:].mean()  # L_g + L_p
+
+        trained = [path for path in client.model.by_path[0] if not path.startswith("head.")]
+        self.train(client, loss=loss, paths=trained)
+        p, n = formed(client)
+        # No counts travel, so all clients weigh alike.
+        return self._kept(client, p, n), Up(*prototypes.pack(p, sparse=False), n[:0])
+
+    def vet(self, card: Card, up: Up) -> None:
+        prototypes.check(up.p, up.has, up.n, card, sparse=False)
+
+    def aggregate(self, server: Library, ups: Replies[Up]) -> Library:
+        return server.heard([(card.id, up.p, up.n[:0]) for card, up in ups.each()])
+
+    def predict(self, client: Client, state: Private, batch: Batch) -> Tensor:
+        """By the nearest of the client's own prototypes, with the temperature of training; without
+        any the head decides, as it began."""
+        output = client.model(batch)
+        if not bool(state.n.any()):
+            return output.prediction
+        gap = torch.cdist(F.normalize(output.embedding), state.p).square()
+        never = state.n == 0  # finite, so that scores stay numbers
+        return -gap.masked_fill(never, 1e3) / (2 * self.tau)
+
+    def measures(self, server: Library) -> dict[str, Tensor]:
+        means = prototypes.means(server.p, server.n)
+        return {str(c): means[c] for c in server.n.any(0).nonzero().flatten().tolist()}
+
+    def notes(self, server: Library) -> dict[str, float]:
+        def alike(known: Library, i: int) -> Tensor:
+            return prototypes.weights(known.p, known.n, i, math.inf, include_self=True)
+
+        return prototypes.course(server, alike, stale=0)
+
+    def _kept(self, client: Client, p: Tensor, n: Tensor) -> Private:
+        return Private(State.all(client.model), p, n, received=p[:0])
+
+
+def formed(client: Client) -> tuple[Tensor, Tensor]:
+    """A client's prototypes (classes, d), with its model as it is, and the windows behind them."""
+    sums, n = prototypes.class_sums(client, client.train, unit=True)
+    return sums / n.clamp_min(1)[:, None], n
+
+
+def sets(own: Tensor, received: Tensor) -> Tensor:
+    """(1 + K, classes, d): the mean prototypes and those of all clients, its own first, padded with
+    the mean. Before anything is received its own are the mean."""
+    average = received[0] if len(received) else own
+    average = torch.where(average.any(-1, keepdim=True), average, own)
+    every = torch.cat([average[None], own[None], received[1:]])
+    return torch.where(every.any(-1, keepdim=True), every, average)
+
+
+def contrast(h: Tensor, y: Tensor, targets: Tensor, tau: float) -> Tensor:
+    """(J,): for J padded sets (J, classes, d), the mean over h (B, d) of
+    log sum_{c != y} exp(z p_c / tau) - z p_y / tau. Without the positive in the sum it may be
+    negative, but as no vector is longer than 1 it is within 2 / tau of the logarithm of the number
+    of other classes."""
+    known = targets.any(0).any(-1)
+    positive = F.one_hot(y, len(known)).bool()[:, None]
+    scores = torch.einsum("bd,jcd->bjc", F.normalize(h), targets) / tau
+    others = scores.masked_fill(positive | ~known, torch.finfo(h.dtype).min).logsumexp(-1)
+    told = known[y] & (known.sum() > 1)
+    return torch.where(told[:, None], others - (scores * positive).sum(-1), 0.0).mean(0)

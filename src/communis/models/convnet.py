@@ -1,0 +1,79 @@
+"""The three ConvNets of FedAPA (Table II): encoders of different size whose embeddings have one
+size, so that every device can have one that suits it.
+
+A block is a convolution with a stride of two and without bias, BatchNorm and ReLU. Then comes the
+mean over space. Windows (channels, rows, columns) get kernels of 3 x 3; series (channels, steps)
+get the analogue with three taps over time, computed as a 2-D convolution; rows of features
+(channels, 1) get fully connected layers of the same sizes, as other taps would see padding alone.
+Channels-last layout is measured in benchmarks/encoders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from communis.models.encoders import Encoder
+from communis.models.temporal import normed
+
+Axes = Literal[0, 1, 2]
+KERNELS: Mapping[Axes, tuple[tuple[int, int], ...]] = {  # kernel, stride, padding
+    0: ((1, 1), (1, 1), (0, 0)),
+    1: ((1, 3), (1, 2), (0, 1)),
+    2: ((3, 3), (2, 2), (1, 1)),
+}
+
+
+class ConvNet(Encoder):
+    """Blocks, the mean over space, and a 1 x 1 convolution to the embedding; after the mean that is
+    a linear layer. Padding makes up for short windows."""
+
+    shortest = 1
+    sizes: ClassVar[tuple[int, ...]] = ()  # channels of all blocks; none: one as the embedding
+
+    def __init__(self, channels: int, width: int = 128, axes: Axes = 1) -> None:
+        """axes: over which kernels reach; 0: none, of a row of features."""
+        super().__init__()
+        self.features = 2 * width
+        sizes = channels, *(self.sizes or (self.features,))
+        self.blocks = nn.ModuleList(map(Block, sizes[:-1], sizes[1:], [axes] * len(sizes)))
+        self.embed = nn.Linear(sizes[-1], self.features) if self.sizes else nn.Identity()
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # missing in stubs
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.unsqueeze(2) if x.ndim == 3 else x
+        x = x.contiguous(memory_format=torch.channels_last)
+        for block in self.blocks:
+            x = block(x)
+        places = x.shape[2] * x.shape[3]
+        # Not `mean`, whose gradient is written out for every place: TinyConvNet4 has many.
+        features: Tensor = self.embed(x.sum((2, 3)) / places)
+        return features
+
+
+class TinyConvNet4(ConvNet):
+    """A single block with as many channels as the embedding: the fewest parameters, but more work
+    than in MiddleConvNet4, as all channels go over half of the rows and columns."""
+
+
+class MiddleConvNet4(ConvNet):
+    sizes = (16, 32)
+
+
+class LargeConvNet4(ConvNet):
+    sizes = (16, 32, 64, 128, 256)
+
+
+class Block(nn.Module):
+    def __init__(self, channels: int, width: int, axes: Axes) -> None:
+        super().__init__()
+        kernel, stride, padding = KERNELS[axes]
+        self.conv = nn.Conv2d(channels, width, kernel, stride, padding, bias=False)
+        self.norm = nn.BatchNorm2d(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(normed(self.norm, self.conv(x)), inplace=True)
