@@ -64,12 +64,12 @@ Name = Annotated[str, typer.Option(help="Name of the run's folder; the configura
 Metric = Annotated[str, typer.Option(help="The score to judge by, e.g. accuracy or macro_f1.")]
 
 Selection = Annotated[
-    Select,
+    Select | None,
     typer.Option(
         "--select",
         help="The round whose test scores rank methods: the last; the common one with the best "
         "mean validation score; every client's own best, which favours personalised methods; or "
-        "the tail: the mean of the last five evaluated rounds.",
+        "the tail: the mean of the last five evaluated rounds. Else as the configuration says.",
     ),
 ]
 Target = Annotated[
@@ -93,7 +93,7 @@ def run(
     into: Folder = Path("runs"),
     name: Name = "",
     metric: Metric = "",
-    select: Selection = "last",
+    select: Selection = None,
     target: Target = None,
     quiet: Quiet = False,
     json: Json = False,
@@ -134,7 +134,7 @@ def compare(
     into: Folder = Path("runs"),
     name: Name = "",
     metric: Metric = "",
-    select: Selection = "last",
+    select: Selection = None,
     target: Target = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Remove earlier results first.")] = False,
     quiet: Quiet = False,
@@ -176,7 +176,7 @@ def compare(
 def resume(
     folder: Annotated[Path, typer.Argument(help="A run's folder, or a comparison's.")],
     metric: Metric = "",
-    select: Selection = "last",
+    select: Selection = None,
     target: Target = None,
     quiet: Quiet = False,
     json: Json = False,
@@ -199,7 +199,7 @@ def report(
         "report.html"
     ),
     metric: Metric = "",
-    select: Selection = "last",
+    select: Selection = None,
     target: Target = None,
     json: Json = False,
 ) -> None:

@@ -4,7 +4,7 @@ An unknown key or a bad value is an error that names the file, the key and the n
 
     name = "trial"                  # the run's folder is runs/trial
     seed = 0
-    metric = "macro_f1"             # the score to judge by
+    metric = "macro_f1"             # the score to judge by; select = "tail": in which round
     [data]      name = "watch"      # a source of communis.data; other keys are its settings
     [partition] by = "subject"      # windows -> clients
     [fleet]     models = ["cnn"]    # and [[fleet.roles]], [fleet.suites], [fleet.dropout], ...
@@ -27,11 +27,10 @@ An experiment has many of them in one file:
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from importlib.resources.abc import Traversable
 from itertools import takewhile
@@ -45,13 +44,14 @@ from communis.exchange import Topology
 from communis.fleet import AnyMethod, Fleet
 from communis.fleet.muster import FleetConfig
 from communis.grid import Table
+from communis.metrics.selection import Select
 from communis.partition.settings import Partition
 from communis.plan import Plan
 from communis.plugins import find, names, nearest
 from communis.recordings.windows import Windows
 from communis.robust.attacks import AttackConfig
 from communis.robust.rules import RobustConfig
-from communis.schema import SchemaError, build
+from communis.schema import SchemaError, build, table_of, toml
 from communis.streams import Streams
 from communis.topology import TopologyConfig
 
@@ -79,6 +79,7 @@ class Config:
     levels: dict[str, tuple[str, ...]] = field(default_factory=dict)  # all levels, in order
     variant: str = ""  # the name by which these settings of the method go
     metric: str = ""  # the score to judge by
+    select: Select = "last"  # the round whose scores count
     target: tuple[float, ...] = ()  # of that score, a number or a list: what it takes to reach it
 
     def __post_init__(self) -> None:
@@ -154,26 +155,27 @@ class Config:
 
     def to_toml(self) -> str:
         """This configuration with every default written out; parsing it gives the same run."""
-        method = {"name": self.method_name, **_settings(self.make_method())}
-        data = {"name": self.data["name"], **_settings(self.make_source())}
+        method = {"name": self.method_name, **table_of(self.make_method())}
+        data = {"name": self.data["name"], **table_of(self.make_source())}
         tables: dict[str, Mapping[str, Any]] = {
             "cell": self.cell,
             "levels": self.levels,
             "data": data,
-            "partition": _settings(self.partition),
-            "fleet": _settings(self.fleet),
-            "clock": _settings(self.clock),
+            "partition": table_of(self.partition),
+            "fleet": table_of(self.fleet),
+            "clock": table_of(self.clock),
             "method": method,
-            "topology": _settings(self.topology),
-            "attack": _settings(self.attack),
-            "robust": _settings(self.robust),
-            "run": _settings(self.run),
+            "topology": table_of(self.topology),
+            "attack": table_of(self.attack),
+            "robust": table_of(self.robust),
+            "run": table_of(self.run),
         }
         top = {key: getattr(self, key) for key in ("variant", "metric", "target")}
+        top |= {"select": self.select} if self.select != "last" else {}
         top = {"name": self.name, "seed": self.seed} | {key: v for key, v in top.items() if v}
-        lines = [f"{key} = {_toml(value)}" for key, value in top.items()]
+        lines = [f"{key} = {toml(value)}" for key, value in top.items()]
         for name, table in tables.items():
-            given = [(grids.dotted([key]), _toml(v)) for key, v in table.items() if v is not None]
+            given = [(grids.dotted([key]), toml(v)) for key, v in table.items() if v is not None]
             lines += ["", f"[{name}]", *(f"{key} = {v}" for key, v in given)] if given else []
         return "\n".join(lines) + "\n"
 
@@ -282,18 +284,3 @@ def _read(source: str) -> tuple[str, str]:
             f"{source}: neither a file nor a preset{hint}; presets are {', '.join(presets())}"
         )
     return (PRESETS / f"{source}.toml").read_text(encoding="utf-8"), f"preset {source}"
-
-
-def _settings(thing: Any) -> Table:
-    return {f.name: getattr(thing, f.name) for f in fields(thing)}
-
-
-def _toml(value: Any) -> str:
-    if is_dataclass(value):
-        inner = ", ".join(f"{k} = {_toml(v)}" for k, v in _settings(value).items())
-        return f"{{ {inner} }}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_toml(v) for v in value)}]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

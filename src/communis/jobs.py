@@ -18,7 +18,7 @@ from communis.finished import Finished, read
 from communis.fleet import Fleet
 from communis.metrics.selection import Select
 from communis.report import page
-from communis.report.words import default_metric, warnings
+from communis.report.words import default_metric, default_select, warnings
 from communis.run import Run
 from communis.runfolder import RunFolder, replace_file
 from communis.terminal import Display, Stop, as_json, err, out, results, say, stop_after_round
@@ -115,7 +115,7 @@ def _same(path: Path, config: Config) -> bool:
         return False
     if old.run.rounds < config.run.rounds:  # to be continued
         old = replace(old, run=replace(old.run, rounds=config.run.rounds))
-    free = {key: getattr(config, key) for key in ("levels", "metric", "target")}
+    free = {key: getattr(config, key) for key in ("levels", "metric", "select", "target")}
     return replace(old, **free).to_toml() == config.to_toml()
 
 
@@ -192,7 +192,7 @@ def conclude(
     folders: Sequence[Path],
     home: Path,
     metric: str,
-    select: Select,
+    select: Select | None,
     targets: Sequence[float],
     title: str,
     quiet: bool,
@@ -210,14 +210,14 @@ def show(
     runs: Sequence[Finished],
     path: Path,
     metric: str,
-    select: Select,
+    select: Select | None,
     targets: Sequence[float],
     title: str,
     quiet: bool,
     json: bool,
 ) -> None:
     """Prints the table and writes the report."""
-    chosen = metric or default_metric(runs)
+    chosen, select = metric or default_metric(runs), select or default_select(runs)
     page.write(runs, path, chosen, f"communis: {title}", select, targets)
     if json:
         found = as_json(runs, chosen, select, targets)

@@ -1,7 +1,8 @@
-"""Schema: a table of TOML -> a frozen dataclass, with every key and value checked."""
+"""Schema: a table of TOML -> a frozen dataclass, with every key and value checked; and back."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -94,3 +95,20 @@ def _expectation(hint: Any, value: Any) -> str:
 
 def _is_table(value: Any) -> bool:
     return isinstance(value, Mapping)
+
+
+def table_of(thing: Any) -> dict[str, Any]:
+    """The fields of a dataclass."""
+    return {f.name: getattr(thing, f.name) for f in fields(thing)}
+
+
+def toml(value: Any) -> str:
+    """A value as it is written in a file."""
+    if is_dataclass(value):
+        inner = ", ".join(f"{k} = {toml(v)}" for k, v in table_of(value).items())
+        return f"{{ {inner} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(toml(v) for v in value)}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

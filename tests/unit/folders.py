@@ -28,6 +28,7 @@ def write(
     fleet: Mapping[str, Any] | None = None,
     levels: Mapping[str, Sequence[str]] | None = None,
     metric: str = "",
+    select: str = "",
     data: str = "d",
     eval_clients: int = 0,
     target: float = 0.0,
@@ -72,7 +73,8 @@ def write(
             found[room] = [*found.get(room, ()), *by_round[i]]
         folder.record(record, found)
     folder.close()
-    lines, named = ['name = "x"', f"seed = {seed}"], {"variant": variant, "metric": metric}
+    lines = ['name = "x"', f"seed = {seed}"]
+    named = {"variant": variant, "metric": metric, "select": select}
     lines += [f'{key} = "{value}"' for key, value in named.items() if value]
     lines += [f"target = {target}"] if target else []
     lines += ["[method]", f'name = "{method}"', settings, "[run]", f"rounds = {rounds}"]

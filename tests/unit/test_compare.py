@@ -17,7 +17,14 @@ from communis.config import bare
 from communis.fleet.muster import FleetConfig
 from communis.metrics.estimate import QUANTILES, Estimate, better, verdict
 from communis.report.page import render
-from communis.report.words import CHOICES, default_metric, how_to_read, number, scope
+from communis.report.words import (
+    CHOICES,
+    default_metric,
+    default_select,
+    how_to_read,
+    number,
+    scope,
+)
 from communis.terminal import as_json, out, results
 from tests.unit import folders
 
@@ -318,6 +325,16 @@ def test_a_file_can_name_the_metric(tmp_path: Path) -> None:
         tmp_path / "c", "gamma", 0, history, metric="accuracy")])]) == "accuracy"  # fmt: skip
     folders.write(tmp_path / "b", "beta", 0, history, metric="ece")  # nobody has it
     assert default_metric(collect([tmp_path / "b"])) == "accuracy"
+
+
+def test_a_file_can_say_which_round_counts(tmp_path: Path) -> None:
+    history = {"test.accuracy": [{0: 0.5}]}
+    folders.write(tmp_path / "a", "alpha", 0, history, select="tail")
+    assert default_select(collect([tmp_path])) == "tail"
+    folders.write(tmp_path / "b", "beta", 0, history)  # they disagree
+    runs = collect([tmp_path])
+    assert default_select(runs) == "last"
+    assert "not comparable" not in rows(runs, "accuracy")[1].verdict
 
 
 def test_what_was_compared(tmp_path: Path) -> None:

@@ -265,17 +265,21 @@ def test_levels_with_a_dot(tmp_path: Path) -> None:
     assert found.make_method() == FedAvg(lr=0.2)
 
 
-def test_a_run_remembers_all_levels_and_the_metric(tmp_path: Path) -> None:
-    source = written(tmp_path, f"metric = 'macro_f1'\n{GRID}")
+def test_a_run_remembers_all_levels_and_how_to_judge(tmp_path: Path) -> None:
+    source = written(tmp_path, f"metric = 'macro_f1'\nselect = 'tail'\n{GRID}")
     config = load(source, cell="homogeneous/severe").under("fedprox")
     again = load(written(tmp_path, config.to_toml()))
     levels = {"H": ("severe", "homogeneous"), "I": ("moderate", "severe")}  # as in the file
     assert (config.levels, list(config.levels)) == (levels, ["H", "I"])
     assert (again.levels, list(again.levels)) == (levels, ["H", "I"])
     assert config.metric == again.metric == "macro_f1"
+    assert config.select == again.select == "tail"
     plain = load("synthetic").to_toml()
     assert "levels" not in plain
     assert "metric" not in plain
+    assert "select" not in plain
+    with pytest.raises(SchemaError, match="select: 'best' is not one of 'last', 'common'"):
+        load(written(tmp_path, "select = 'best'"))
 
 
 def test_what_is_set_is_not_undone_by_a_level(tmp_path: Path) -> None:

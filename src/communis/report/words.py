@@ -287,3 +287,9 @@ def default_metric(runs: Sequence[Finished]) -> str:
         return named.pop()
     found = metrics(runs)
     return "accuracy" if "accuracy" in found or not found else found[0]
+
+
+def default_select(runs: Sequence[Finished]) -> Select:
+    """The one that the experiment's file names, if all agree; else the last round."""
+    named: set[Select] = {run.config.get("select", "last") for run in runs}
+    return named.pop() if len(named) == 1 else "last"
