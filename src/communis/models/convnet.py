@@ -10,7 +10,6 @@ Channels-last layout is measured in benchmarks/encoders.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch
@@ -21,11 +20,6 @@ from communis.models.encoders import Encoder
 from communis.models.temporal import normed
 
 Axes = Literal[0, 1, 2]
-KERNELS: Mapping[Axes, tuple[tuple[int, int], ...]] = {  # kernel, stride, padding
-    0: ((1, 1), (1, 1), (0, 0)),
-    1: ((1, 3), (1, 2), (0, 1)),
-    2: ((3, 3), (2, 2), (1, 1)),
-}
 
 
 class ConvNet(Encoder):
@@ -38,20 +32,24 @@ class ConvNet(Encoder):
     def __init__(self, channels: int, width: int = 128, axes: Axes = 1) -> None:
         """axes: over which kernels reach; 0: none, of a row of features."""
         super().__init__()
-        self.features = 2 * width
+        self.features, self.axes = 2 * width, axes
         sizes = channels, *(self.sizes or (self.features,))
         self.blocks = nn.ModuleList(map(Block, sizes[:-1], sizes[1:], [axes] * len(sizes)))
         self.embed = nn.Linear(sizes[-1], self.features) if self.sizes else nn.Identity()
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # missing in stubs
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x.unsqueeze(2) if x.ndim == 3 else x
-        x = x.contiguous(memory_format=torch.channels_last)
+        if self.axes == 0:
+            x = x.flatten(1)
+        else:
+            x = x.unsqueeze(2) if x.ndim == 3 else x
+            x = x.contiguous(memory_format=torch.channels_last)
         for block in self.blocks:
             x = block(x)
-        places = x.shape[2] * x.shape[3]
-        # Not `mean`, whose gradient is written out for every place: TinyConvNet4 has many.
-        features: Tensor = self.embed(x.sum((2, 3)) / places)
+        if self.axes:
+            # Not `mean`, whose gradient is written out for every place: TinyConvNet4 has many.
+            x = x.sum((2, 3)) / (x.shape[2] * x.shape[3])
+        features: Tensor = self.embed(x)
         return features
 
 
@@ -71,9 +69,14 @@ class LargeConvNet4(ConvNet):
 class Block(nn.Module):
     def __init__(self, channels: int, width: int, axes: Axes) -> None:
         super().__init__()
-        kernel, stride, padding = KERNELS[axes]
-        self.conv = nn.Conv2d(channels, width, kernel, stride, padding, bias=False)
-        self.norm = nn.BatchNorm2d(width)
+        self.conv: nn.Module
+        self.norm: nn.BatchNorm1d | nn.BatchNorm2d
+        if axes == 0:
+            self.conv, self.norm = nn.Linear(channels, width, bias=False), nn.BatchNorm1d(width)
+        else:
+            kernel, stride, padding = ((3, 3), 2, 1) if axes == 2 else ((1, 3), (1, 2), (0, 1))
+            self.conv = nn.Conv2d(channels, width, kernel, stride, padding, bias=False)
+            self.norm = nn.BatchNorm2d(width)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(normed(self.norm, self.conv(x)), inplace=True)
