@@ -40,6 +40,7 @@ KINDS = {
     "lora": Architecture("tiny", fusion="lora", embedding=6, weights="random"),
     "grid": Architecture("grid", width=2, fusion="channel_gru", embedding=6),
     "strided": Architecture("strided", width=4, fusion="time_gru", embedding=6),
+    "convnet": Architecture("middle_convnet4", fusion="mean", embedding=6),
 }
 # All that need no extra; pretrained ones with weights that were never trained.
 NAMED = {
@@ -93,7 +94,8 @@ def test_every_architecture_maps_every_modality_set(name: str, channels: dict[st
     assert list(output.features) == sorted(channels)
     for m, h in output.features.items():
         assert h.shape == (4, model.feature_sizes[m])
-        assert h.shape[1] == 2 * kind.width or kind.fusion in RECURRENT
+        expected = kind.embedding if kind.fusion == "mean" else 2 * kind.width
+        assert h.shape[1] == expected or kind.fusion in RECURRENT
     assert output.embedding.shape == (4, model.embedding_size)
     assert output.prediction.shape == (4, 5)
     assert output.fused.shape[0] == 4
@@ -108,13 +110,16 @@ def test_architectures_of_one_fusion_share_the_embedding_size() -> None:
     assert sizes["cnn_attention"] == sizes["tpn_mini"] == 4 * 64
     assert sizes["tpn"] == 4 * 96
     assert (sizes["wide"], sizes["tiny_lora"]) == (512, 64)
+    assert {sizes[name] for name, kind in NAMED.items() if kind.fusion == "mean"} == {256}
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_paths_are_the_sharing_vocabulary(name: str) -> None:
     model = network(NAMED[name], TWO)
     paths = [path for part in model.by_path for path in part]
-    prefixes = ["encoders.a.", "encoders.b.", "fusion.shared.", "head."]
+    prefixes = ["encoders.a.", "encoders.b.", "head."]
+    if NAMED[name].fusion != "mean":
+        prefixes += ["fusion.shared."]
     if NAMED[name].fusion in ("blocks", "lora"):
         prefixes += ["fusion.blocks.a.", "fusion.blocks.b."]
     for path in paths:

@@ -312,6 +312,7 @@ def test_a_round_in_which_nobody_is_online_changes_nothing() -> None:
             {"roles": (Role(("m0",), 6, model="cnn_attention"),), "embedding": 64},
             "that of cnn_attention follows",
         ),
+        ({"models": ("large_convnet4",), "embedding": 63}, "large_convnet4 needs an even number"),
         ({"roles": (Role(("m0",), 6, model="cnm"),)}, "did you mean 'cnn'"),
     ],
 )

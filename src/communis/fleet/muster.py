@@ -68,6 +68,8 @@ class FleetConfig:
                     f"embedding = {self.embedding}: that of {name} follows from its features; "
                     "set 0, or choose a model without attention"
                 )
+            if self.embedding % 2 and ZOO[name].fusion == "mean":
+                raise CommunisError(f"embedding = {self.embedding}: {name} needs an even number")
         if self.embedding < 0:
             raise CommunisError(
                 f"embedding must be at least 0 (0: as the architecture says), got {self.embedding}"
