@@ -18,7 +18,8 @@ from communis.finished import Finished, read
 from communis.fleet import Fleet
 from communis.metrics.selection import Select
 from communis.report import page
-from communis.report.words import default_metric, default_select, warnings
+from communis.report.warned import warnings
+from communis.report.words import default_metric, default_select
 from communis.run import Run
 from communis.runfolder import RunFolder, replace_file
 from communis.terminal import Display, Stop, as_json, err, out, results, say, stop_after_round

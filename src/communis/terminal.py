@@ -24,13 +24,14 @@ from communis.core import CommunisError
 from communis.exchange import RoundRecord
 from communis.finished import Finished
 from communis.metrics.estimate import Estimate
-from communis.metrics.selection import SELECTS, Select
+from communis.metrics.selection import Select
 from communis.plugins import nearest
 from communis.report.clockwords import about_time, goal, of_rounds, of_target
 from communis.report.modalities import alone
 from communis.report.traffic import COLUMNS, about_traffic
 from communis.report.words import (
     CHOICES,
+    choices,
     count,
     how_to_read,
     kilobytes,
@@ -197,12 +198,13 @@ def _each(
 
 def _selections(corner: str, found: Sequence[Selected]) -> Table:
     """The ways to choose a round side by side, with the verdicts of the one that was used."""
-    view = _table(corner, *(CHOICES[s] for s in SELECTS))
+    ways = choices(found)
+    view = _table(corner, *(CHOICES[s] for s in ways))
     if len(found) > 1:
         view.add_column(f"against {found[0].method}, 95 % interval")
     for one in found:
         verdict = [versus(one.difference, one.verdict)] if len(found) > 1 else []
-        view.add_row(one.method, *(number(one.selected[s]) for s in SELECTS), *verdict)
+        view.add_row(one.method, *(number(one.selected[s]) for s in ways), *verdict)
     return view
 
 

@@ -19,6 +19,7 @@ from communis.metrics.estimate import QUANTILES, Estimate, better, verdict
 from communis.report.page import render
 from communis.report.words import (
     CHOICES,
+    choices,
     default_metric,
     default_select,
     how_to_read,
@@ -186,10 +187,20 @@ def test_one_cell_in_the_terminal_and_for_programs(home: Path) -> None:
     single = collect([home])
     with out.capture() as said:
         out.print(results(single, "accuracy", "common", quiet=True))
-    for word in (*CHOICES.values(), "against alpha", "within the spread"):
+    for word in ("last round", "last five", "against alpha", "within the spread"):
         assert word in said.get()
+    assert "common best" not in said.get()  # nothing was validated
     assert "averages" not in as_json(single, "accuracy")
     assert as_json(single, "accuracy")["rows"][0]["cell"] == {}
+
+
+def test_ways_to_choose_a_round_that_make_a_difference(tmp_path: Path) -> None:
+    for method, val in (("a", [{0: 0.9}, {0: 0.2}]), ("b", [{0: 0.1}, {0: 0.2}])):
+        history = {"test.accuracy": [{0: 0.5}, {0: 0.6}], "val.accuracy": val}
+        folders.write(tmp_path / method, method, 0, history)
+    found = rows(collect([tmp_path]), "accuracy")
+    assert choices(found) == list(CHOICES)
+    assert choices([row for row in found if row.method == "b"]) == ["last", "tail"]
 
 
 def test_counting_shows_accuracy_f1_and_error_side_by_side(tmp_path: Path) -> None:

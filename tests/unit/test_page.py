@@ -15,7 +15,7 @@ from communis.report import costs, views
 from communis.report.html import legend
 from communis.report.page import render
 from communis.report.svg import ticks
-from communis.report.words import warnings
+from communis.report.warned import warnings
 from communis.terminal import as_json, out, results
 from tests.unit import folders
 

@@ -15,7 +15,7 @@ from communis.compare import Finished, collect
 from communis.metrics.estimate import Estimate
 from communis.report import attack
 from communis.report.page import render
-from communis.report.words import warnings
+from communis.report.warned import warnings
 from communis.robust.attacks import AttackConfig
 from tests.unit import folders, small
 from tests.unit.test_page import lines_of

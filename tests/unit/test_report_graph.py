@@ -18,7 +18,7 @@ from communis.exchange import Link
 from communis.report import graph
 from communis.report.layout import crossings, degrees, hops, layout
 from communis.report.page import render
-from communis.report.words import warnings
+from communis.report.warned import warnings
 from communis.topology import NEIGHBOURS, TopologyConfig, complete, ring
 from tests.unit import folders, small
 from tests.unit.test_page import lines_of

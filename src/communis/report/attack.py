@@ -12,7 +12,8 @@ from communis.metrics.estimate import Estimate
 from communis.metrics.selection import Select
 from communis.report.courses import courses, recorded
 from communis.report.html import heading, note, table
-from communis.report.words import attackers, counts, listed, number, plain, quantity
+from communis.report.warned import listed
+from communis.report.words import attackers, counts, number, plain, quantity
 from communis.robust.attacks import SCALES
 
 ABOUT = (

@@ -11,16 +11,17 @@ import pandas as pd
 from communis.cells import Selected
 from communis.compare import Row, grouped, rows
 from communis.finished import Finished
-from communis.metrics.selection import SELECTS, Select
+from communis.metrics.selection import Select
 from communis.report.html import dot, heading, legend, note, shaded, table
 from communis.report.svg import Curve, band, curves
+from communis.report.warned import mixed
 from communis.report.words import (
     CHOICES,
+    choices,
     count,
     counts,
     how_to_read,
     kilobytes,
-    mixed,
     number,
     plain,
     versus,
@@ -94,13 +95,14 @@ def _summary(found: Sequence[Row], metric: str, colours: Mapping[str, str]) -> s
 
 def selections(corner: str, found: Sequence[Selected]) -> str:
     """The ways to choose a round side by side, with the verdicts of the one that was used."""
-    heads = [escape(corner), *(CHOICES[s].replace(" ", "<br>") for s in SELECTS)]
-    lines = [[escape(x.method), *(number(x.selected[s]) for s in SELECTS)] for x in found]
+    ways = choices(found)
+    heads = [escape(corner), *(CHOICES[s].replace(" ", "<br>") for s in ways)]
+    lines = [[escape(x.method), *(number(x.selected[s]) for s in ways)] for x in found]
     if len(found) > 1:
         heads.append(f"against {escape(found[0].method)}")
         words = [escape(versus(x.difference, x.verdict)) for x in found]
         lines = [[*line, text] for line, text in zip(lines, words, strict=True)]
-    return table(heads, lines, text=(0, len(SELECTS) + 1))
+    return table(heads, lines, text=(0, len(ways) + 1))
 
 
 def _by_round(runs: Sequence[Finished], metric: str, colours: Mapping[str, str]) -> list[Curve]:

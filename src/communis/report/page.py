@@ -29,7 +29,8 @@ from communis.report import (
 from communis.report import cells as grid
 from communis.report.html import details, document, heading, note
 from communis.report.svg import colour
-from communis.report.words import scope, warnings
+from communis.report.warned import warnings
+from communis.report.words import scope
 from communis.runfolder import replace_file
 
 

@@ -12,8 +12,6 @@ from communis.metrics.correlation import Correlation
 from communis.metrics.estimate import Estimate
 from communis.metrics.selection import Select
 
-SETS = 4  # of attackers that are named at most
-NAMED = 12  # clients that are listed at most
 CHOICES: Mapping[Select, str] = {
     "last": "last round",
     "common": "common best",
@@ -21,6 +19,16 @@ CHOICES: Mapping[Select, str] = {
     "tail": "last five",
 }
 HUGE = 1e9  # a quantity that is no longer written out
+
+
+def choices(found: Sequence[Selected]) -> list[Select]:
+    """The ways to choose a round that are worth a column: without validation windows the common and
+    the own best round are the last one."""
+    validated: tuple[Select, ...] = ("common", "client")
+    alike = all(
+        number(x.selected[s]) == number(x.selected["last"]) for x in found for s in validated
+    )
+    return [s for s in CHOICES if not alike or s not in validated]
 
 
 def counts(select: Select, metric: str) -> str:
@@ -47,7 +55,7 @@ def scope(runs: Sequence[Finished]) -> str:
         f"Data {', '.join(dict.fromkeys(str(run.config['data']['name']) for run in runs))}",
         *filter(None, where),
         f"{_clients(runs, clients)}{' scored in a round' if some else ''}",
-        f"{_span([int(run.config['run']['rounds']) for run in runs])} rounds",
+        f"{span([int(run.config['run']['rounds']) for run in runs])} rounds",
         f"{len(seeds)} seed{_s(seeds)} ({', '.join(map(str, seeds))})",
     ]
     text = f"{', '.join(about)}."
@@ -61,85 +69,14 @@ def scope(runs: Sequence[Finished]) -> str:
 def _clients(runs: Sequence[Finished], scored: Sequence[int]) -> str:
     """How many there are and, where some lie, how many were scored."""
     if not any(map(attackers, runs)):
-        return f"{_span(scored)} clients"
-    everybody = _span([len(run.clients) for run in runs])
-    return f"{everybody} clients ({_span(scored)} scored, as the others attack)"
-
-
-def warnings(runs: Sequence[Finished]) -> list[str]:
-    """What a reader of the scores should know: about the data, who attacks, and who does not hear
-    of whom because of the graph or because models differ."""
-    noted = sorted({note for run in runs for note in run.fleet.get("notes", ())})
-    return [*noted, *_attacks(runs), *_apart(runs), *_by_model(runs)]
+        return f"{span(scored)} clients"
+    everybody = span([len(run.clients) for run in runs])
+    return f"{everybody} clients ({span(scored)} scored, as the others attack)"
 
 
 def attackers(run: Finished) -> list[int]:
     """Who attacks; nobody in old folders."""
     return list(run.fleet.get("attackers", ()))
-
-
-def _attacks(runs: Sequence[Finished]) -> list[str]:
-    """A line for every set of attackers; where there are many, one for all of them."""
-    found: dict[tuple[str, int, tuple[int, ...]], list[int]] = {}
-    for run in runs:
-        if who := tuple(attackers(run)):
-            kind = str(run.config.get("attack", {}).get("kind", "attack"))
-            found.setdefault((kind, len(run.clients), who), []).append(run.seed)
-    if len(found) > SETS:
-        kinds = ", ".join(dict.fromkeys(kind for kind, _, _ in found))
-        many = _span([len(who) for _, _, who in found])
-        return [f"{many} clients attack ({kinds}), by seed and cell: scores are of the others"]
-    lines = []
-    for (kind, clients, who), seeds in found.items():
-        several = sorted(set(seeds)) if len(found) > 1 else []
-        how = ", ".join([kind, *(f"seed {seed}" for seed in several)])
-        says = f"clients {listed(who)} attack" if len(who) > 1 else f"client {who[0]} attacks"
-        lines.append(f"{says} ({how}): scores are of the other {clients - len(who)}")
-    return lines
-
-
-def _apart(runs: Sequence[Finished]) -> list[str]:
-    """A line for every way in which graphs fall into parts."""
-    sizes = [sorted(map(len, run.fleet.get("topology", {}).get("parts", ()))) for run in runs]
-    return [
-        f"the graph falls into {len(found)} parts, of {listed(found[::-1])} clients: no consensus "
-        "across them"
-        for found in dict.fromkeys(map(tuple, sizes))
-        if len(found) > 1
-    ]
-
-
-def _by_model(runs: Sequence[Finished]) -> list[str]:
-    """Who averaged among clients with the same model only, and which these are."""
-    found = [run for run in runs if run.config["method"].get("by_model") and mixed([run])]
-    if not found:
-        return []
-    methods = listed(list(dict.fromkeys(run.method for run in found)))
-    text = f"{methods} averaged parameters among clients with the same model only"
-    dealt = {tuple(run.models.items()) for run in found}
-    if len(dealt) > 1:
-        models = sorted({name for run in found for name in run.models.values()})
-        return [f"{text}; who has which of {listed(models)} differs by seed or cell"]
-    owners: dict[str, list[int]] = {}
-    for client, name in dealt.pop():
-        owners.setdefault(name, []).append(client)
-    return [f"{text}: {', '.join(f'{name} ({_who(them)})' for name, them in owners.items())}"]
-
-
-def _who(clients: Sequence[int]) -> str:
-    if len(clients) > NAMED:
-        return f"{len(clients)} clients"
-    return f"client{_s(clients)} {', '.join(map(str, clients))}"
-
-
-def mixed(runs: Sequence[Finished]) -> bool:
-    """Whether clients of one fleet have different models."""
-    return any(len(set(run.models.values())) > 1 for run in runs)
-
-
-def listed(found: Sequence[object]) -> str:
-    *rest, last = map(str, found)
-    return f"{', '.join(rest)} and {last}" if rest else last
 
 
 def how_to_read(
@@ -212,7 +149,7 @@ def _s(found: Sequence[int]) -> str:
     return "s" if len(found) > 1 else ""
 
 
-def _span(numbers: Sequence[int]) -> str:
+def span(numbers: Sequence[int]) -> str:
     low, high = min(numbers), max(numbers)
     return str(low) if low == high else f"{low} to {high}"
 
