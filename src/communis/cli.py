@@ -204,7 +204,9 @@ def report(
     json: Json = False,
 ) -> None:
     """Write one HTML file with the tables and curves of finished runs."""
-    title = ", ".join(map(str, folders))
+    title = ", ".join(map(str, folders[:3])) + (
+        f" and {len(folders) - 3} more" * (len(folders) > 3)
+    )
     jobs.show(collect(folders), output, metric, select, target or (), title, quiet=False, json=json)
 
 

@@ -8,7 +8,8 @@ A round, in the order in which these types meet:
     Method.aggregate(server, Replies[Up]) -> server     server side, or on every node of a graph
     Method.back(server, card)             -> Down       server side, if there is work afterwards
     Method.settle(client, state, down)    -> state      on the client: that work
-    Method.predict(client, state, batch)  -> Tensor     on the client, after adopt
+    Method.prepare(client, state)         -> state      on the client, after adopt, if it is scored
+    Method.predict(client, state, batch)  -> Tensor     on the client, after that
 
 Whatever crosses between the two sides is a declared dataclass and passes the codec in `wire.py`.
 """
@@ -273,6 +274,7 @@ class Method(Generic[S, C, D, U]):
         found: Any = getattr(server, "w", {})
         return cast(Mapping[str, Tensor], found)
 
-    def notes(self, server: S) -> Mapping[str, float]:
-        """What is worth writing down of an aggregator's state after a round."""
+    def notes(self, server: S, node: int) -> Mapping[str, float]:
+        """What is worth writing down of an aggregator's state after a round; node: the client whose
+        it is in a graph, -1 for a server."""
         return {}

@@ -68,8 +68,8 @@ class Diary:
             if name != "loss"
         ]
         notes: dict[str, list[float]] = {}
-        for server in servers.values():
-            for name, value in self._method.notes(server).items():
+        for node, server in servers.items():
+            for name, value in self._method.notes(server, node).items():
                 notes.setdefault(name, []).append(value)
         noted += [Noted(SERVER, name, fmean(values)) for name, values in notes.items()]
         return {"pairs": self._pairs, "log": [*noted, *self._noted]}

@@ -22,13 +22,15 @@ U = TypeVar("U")
 
 @cache
 def group_of(path: Path) -> str:
-    """The group of a path: its module; in a stack of blocks, the block."""
-    parts = path.split(".")[:-1]
+    """The group of a path: its module; in a stack of blocks, the block. A mark of the model stays
+    with it."""
+    bare, at, mark = path.partition("@")
+    parts = bare.split(".")[:-1]
     if parts[0] == "fusion":
-        return ".".join(parts[: 3 if parts[1] == "blocks" else 2])
+        return ".".join(parts[: 3 if parts[1] == "blocks" else 2]) + at + mark
     blocks = (i for i, part in enumerate(parts) if i > 1 and part.isdigit())
     number = next(blocks, len(parts))
-    return ".".join(parts[: number + 1])
+    return ".".join(parts[: number + 1]) + at + mark
 
 
 def groups(paths: Iterable[Path]) -> dict[str, list[Path]]:
@@ -41,7 +43,7 @@ def groups(paths: Iterable[Path]) -> dict[str, list[Path]]:
 
 def modality_of_group(group: str) -> Modality:
     """The modality that a group belongs to; empty if it serves all."""
-    first, *rest = group.split(".")
+    first, *rest = group.partition("@")[0].split(".")
     if first in ("encoders", "unimodal"):
         return rest[0]
     return rest[1] if first == "fusion" and rest[0] == "blocks" else ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,7 @@ from communis.core import Card, Client, CommunisError, Samples
 from communis.local import note_forward
 
 PAIRS = 30  # clients whose similarities are written down pair by pair
+LEAST = 1e-6  # a length below this is none
 LONGEST = 1 + 1e-4  # a mean of unit vectors, rounded
 
 
@@ -45,7 +47,7 @@ class Library:
 
     p: Tensor  # (K, classes, d)
     n: Tensor  # (K, classes)
-    age: Tensor  # (K,) rounds since
+    age: Tensor  # (K,) rounds since, of those in which anybody was heard
     who: Tensor  # (K,) the clients, in order
 
     @classmethod
@@ -53,13 +55,14 @@ class Library:
         none = torch.zeros(0)
         return cls(torch.zeros(0, classes, d), torch.zeros(0, classes), none, none.long())
 
-    def heard(self, sent: Sequence[tuple[int, Tensor, Tensor]]) -> Library:
-        """A round later, with these (client, p, n). An empty n: as told before; where it never was,
-        one window a class."""
+    def heard(self, sent: Sequence[tuple[int, Tensor, Tensor, Tensor]]) -> Library:
+        """A round later, with these (client, p and has as packed, n). An empty n: as told before;
+        where it never was, one window a class."""
         rows = zip(self.who.tolist(), self.p, self.n, self.age + 1, strict=True)
         known = {i: (p, n, age) for i, p, n, age in rows}
-        for i, p, n in sent:
-            has = p.any(-1).float()
+        for i, packed, bits, n in sent:
+            p = unpack(packed, bits, self.p.shape[1])
+            has = (p.norm(dim=-1) > LEAST).float()
             told = n if len(n) else known[i][1] if i in known else has
             known[i] = p, torch.where(told > 0, told, 1.0) * has, torch.zeros(())
         order = sorted(known)
@@ -70,9 +73,26 @@ class Library:
         """What is not older than so many rounds (0: all) or the client's own, and where that is; -1
         if nothing was heard of the client."""
         kept = (self.age <= (stale or math.inf)) | (self.who == client)
-        who = self.who[kept]
-        place = who.tolist().index(client) if client in who else -1
-        return Library(self.p[kept], self.n[kept], self.age[kept], who), place
+        whole = bool(kept.all())  # and so not copied for every client of a large fleet
+        known = (
+            self if whole else Library(self.p[kept], self.n[kept], self.age[kept], self.who[kept])
+        )
+        return known, known.who.tolist().index(client) if client in known.who else -1
+
+    @cached_property
+    def means(self) -> Tensor:
+        """(classes, d): the sample-weighted mean of each class, Equation 8; 0 where nobody has
+        it."""
+        return means(self.p, self.n)
+
+    @cached_property
+    def padded(self) -> Tensor:
+        return padded(self.p, self.n)
+
+    @property
+    def by_class(self) -> dict[str, Tensor]:
+        """The means of the classes that anybody has."""
+        return {str(c): self.means[c] for c in self.n.any(0).nonzero().flatten().tolist()}
 
 
 def cosines(p: Tensor, i: int) -> Tensor:
@@ -81,9 +101,8 @@ def cosines(p: Tensor, i: int) -> Tensor:
 
 
 def weights(p: Tensor, n: Tensor, i: int, tau: float, include_self: bool) -> Tensor:
-    """(K, classes): alpha_ij^c over those who have the class, Equation 6; 0 where i has not. With
-    an infinite tau all count alike. If a client is not to count for itself, it does so only where
-    there is nobody else."""
+    """(K, classes): alpha_ij^c over those who have the class, Equation 6; 0 where i has not. If a
+    client is not to count for itself, it does so only where there is nobody else."""
     has = (n > 0) & (n[i] > 0)
     if not include_self:
         others = has & (torch.arange(len(n)) != i)[:, None]
@@ -102,10 +121,17 @@ def padded(p: Tensor, n: Tensor) -> Tensor:
     return torch.where(n[..., None] > 0, p, means(p, n))
 
 
-def personal(p: Tensor, n: Tensor, alpha: Tensor, i: int) -> Tensor:
-    """(classes, d): the personalised prototypes of client i, Equations 7 and 8."""
+def equal(n: Tensor) -> Tensor:
+    """(K, classes): weights by which all who have a class count alike, for everybody."""
+    has = (n > 0).float()
+    return has / has.sum(0).clamp_min(1)
+
+
+def personal(p: Tensor, n: Tensor, alpha: Tensor) -> Tensor:
+    """(classes, d): the personalised prototypes of a client with these weights, Equation 7; the
+    means where it has no weights, Equation 8."""
     own = torch.einsum("jc,jcd->cd", alpha, p)
-    return torch.where(n[i, :, None] > 0, own, means(p, n))
+    return torch.where(alpha.any(0)[:, None], own, means(p, n))
 
 
 def contrast(h: Tensor, y: Tensor, targets: Tensor, tau: float) -> Tensor:
@@ -113,7 +139,7 @@ def contrast(h: Tensor, y: Tensor, targets: Tensor, tau: float) -> Tensor:
     the same set, by cosine, for J sets of unit vectors (J, classes, d), Equations 9 and 10. Classes
     that no set has are in no denominator; windows of such a class add nothing."""
     known = targets.any(0).any(-1)
-    scores = torch.einsum("bd,jcd->bjc", F.normalize(h), targets) / tau
+    scores = torch.einsum("bd,jcd->bjc", F.normalize(h, eps=LEAST), targets) / tau
     logs = scores.masked_fill(~known, torch.finfo(h.dtype).min).log_softmax(-1)
     own = logs.gather(2, y[:, None, None].expand(-1, len(targets), 1))[..., 0]
     return -(own * known[y, None]).sum(0) / max(1, len(y))
@@ -132,9 +158,9 @@ def pack(p: Tensor, sparse: bool) -> tuple[Tensor, Tensor]:
     return latent.pack(p, p.any(-1)) if sparse else (p, torch.zeros(0, dtype=torch.uint8))
 
 
-def unpack(p: Tensor, has: Tensor, classes: int, sparse: bool) -> Tensor:
-    """The reverse."""
-    return latent.unpack(p, has, classes)[0] if sparse else p
+def unpack(p: Tensor, has: Tensor, classes: int) -> Tensor:
+    """The reverse; without bits p is whole."""
+    return latent.unpack(p, has, classes)[0] if len(has) else p
 
 
 def check(p: Tensor, has: Tensor, n: Tensor, card: Card, sparse: bool) -> None:
@@ -143,9 +169,9 @@ def check(p: Tensor, has: Tensor, n: Tensor, card: Card, sparse: bool) -> None:
     classes, d = card.sizes["classes"], card.sizes["embedding"]
     if sparse:
         latent.check(p, has, classes, d)
-    elif p.dtype is not torch.float32 or tuple(p.shape) != (classes, d) or len(has):
+    elif p.dtype is not torch.float32 or tuple(p.shape) != (classes, d) or tuple(has.shape) != (0,):
         raise CommunisError(f"p is {p.dtype} {tuple(p.shape)}, expected ({classes}, {d}) alone")
-    p = unpack(p, has, classes, sparse)
+    p = unpack(p, has, classes)
     if float(p.norm(dim=-1).max()) > LONGEST:
         raise CommunisError("p is longer than 1, but a prototype is a mean of unit vectors")
     if n.dtype is not torch.float32 or tuple(n.shape) not in ((0,), (classes,)):
@@ -158,12 +184,13 @@ def check(p: Tensor, has: Tensor, n: Tensor, card: Card, sparse: bool) -> None:
 
 
 def course(
-    library: Library, alpha: Callable[[Library, int], Tensor], stale: int
+    library: Library, alpha: Callable[[Library, int], Tensor], stale: int, node: int
 ) -> dict[str, float]:
     """How alike clients are: `alike`, the mean cosine over all pairs and the classes that both
     have. In a small fleet also `alike/i-j` of every pair that has a class in common, `weight/i-j`,
     the mean of alpha_ij over the classes of i, and `moved`, the mean share of a class's weight that
-    would be elsewhere if all who have it counted alike."""
+    would be elsewhere if all who have it counted alike. A node of a graph gives weights for itself
+    alone."""
     p, has, who = library.p, library.n > 0, library.who.tolist()
     unit = F.normalize(p.double(), dim=-1)
     pairs = float((has.sum(0) * (has.sum(0) - 1)).sum())
@@ -173,6 +200,11 @@ def course(
     moved = []
     for i in range(len(who) if len(who) <= PAIRS else 0):
         s, common = cosines(p, i).double(), (has & has[i]).sum(1)
+        for j in range(i + 1, len(who)):
+            if common[j]:
+                found[f"alike/{who[i]}-{who[j]}"] = float((s[j] * has[i]).sum() / common[j])
+        if node not in (-1, who[i]):
+            continue
         known, place = library.fresh(who[i], stale)
         mine = alpha(known, place).double()[:, has[i]]
         equal = (mine > 0) / (mine > 0).sum(0)
@@ -180,8 +212,5 @@ def course(
         weight = mine.mean(1) if mine.shape[1] else mine.sum(1)
         for k, w in zip(known.who.tolist(), weight.tolist(), strict=True):
             found[f"weight/{who[i]}-{k}"] = w
-        for j in range(i + 1, len(who)):
-            if common[j]:
-                found[f"alike/{who[i]}-{who[j]}"] = float((s[j] * has[i]).sum() / common[j])
     shares = torch.cat(moved) if moved else torch.zeros(0)
     return found | ({"moved": float(shares.mean())} if len(shares) else {})

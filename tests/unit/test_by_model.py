@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from communis import CommunisError, Fleet
+from communis import CommunisError, Fleet, Plan, Run
 from communis.methods.fedavg import FedAvg
 from communis.models.zoo import Architecture
 from communis.needs import MIXED
@@ -69,6 +69,20 @@ def test_groups_are_fleets_of_their_own() -> None:
 
 def down(game: Game, client: int) -> Any:
     return game.method.down(game.server, game.bound.cards[client]).w
+
+
+def test_updates_are_compared_within_one_model() -> None:
+    """Paths of the same name and size in two architectures are two groups."""
+    twin = dataclasses.replace(WIDE, norm=False)
+    made = fleet(TARGETS, models=(WIDE, twin, WIDE, twin), held_out=1)
+    with Run(made, FedAvg(by_model=True), Plan(rounds=2, workers=1, pairs=True)) as run:
+        list(run)
+    found = run.folder.pairs().to_pandas()
+    assert {(one, other) for one, other in zip(found["one"], found["other"], strict=True)} == {
+        (0, 2), (1, 3),
+    }  # fmt: skip
+    log = run.folder.log().to_pandas()
+    assert log["name"].str.startswith("spread/").any()
 
 
 def test_one_model_needs_no_marks() -> None:

@@ -19,6 +19,7 @@ from communis.prototypes import (
     contrast,
     cosines,
     course,
+    equal,
     means,
     pack,
     padded,
@@ -64,7 +65,7 @@ def test_equations_5_to_8(i: int, tau: float) -> None:
     found = weights(p, N, i, tau, include_self=True)
     torch.testing.assert_close(found, alpha)
     torch.testing.assert_close(found.sum(0), (N[i] > 0).float())  # rows sum to 1
-    torch.testing.assert_close(personal(p, N, found, i), expected)
+    torch.testing.assert_close(personal(p, N, found), expected)
 
 
 def test_limits_of_the_temperature() -> None:
@@ -72,16 +73,16 @@ def test_limits_of_the_temperature() -> None:
     p, n = drawn(), N[:, :1]
     p = p[:, :1]
     cold, hot = weights(p, n, 1, 1e-3, True), weights(p, n, 1, 1e6, True)
-    torch.testing.assert_close(personal(p, n, cold, 1), p[1], atol=1e-6, rtol=0)
-    torch.testing.assert_close(personal(p, n, hot, 1), p.mean(0), atol=1e-5, rtol=0)
-    torch.testing.assert_close(weights(p, n, 1, math.inf, True), torch.full((3, 1), 1 / 3))
+    torch.testing.assert_close(personal(p, n, cold), p[1], atol=1e-6, rtol=0)
+    torch.testing.assert_close(personal(p, n, hot), p.mean(0), atol=1e-5, rtol=0)
+    torch.testing.assert_close(equal(n), torch.full((3, 1), 1 / 3))
 
 
 def test_alike_prototypes_stay() -> None:
     """If all have the same, everybody gets just that."""
     p, n = drawn()[:1, :2].expand(4, 2, 5), torch.tensor([[3.0, 1]]).expand(4, 2)
-    for tau in (0.1, 0.5, math.inf):
-        found = personal(p, n, weights(p, n, 2, tau, True), 2)
+    for tau in (0.1, 0.5):
+        found = personal(p, n, weights(p, n, 2, tau, True))
         torch.testing.assert_close(found, p[0])
 
 
@@ -99,8 +100,8 @@ def test_order_of_clients() -> None:
         moved = weights(p[order], N[order], k, 0.5, True)
         torch.testing.assert_close(moved, weights(p, N, i, 0.5, True)[order])
         torch.testing.assert_close(
-            personal(p[order], N[order], moved, k),
-            personal(p, N, weights(p, N, i, 0.5, True), i),
+            personal(p[order], N[order], moved),
+            personal(p, N, weights(p, N, i, 0.5, True)),
         )
 
 
@@ -120,7 +121,7 @@ def test_padding() -> None:
     filled = padded(p, n)
     assert filled[2].tolist() == [[0.25, 0.75], [0, 0]]
     assert torch.equal(filled[:2], p[:2])
-    assert torch.equal(personal(p, n, weights(p, n, 2, 0.5, True), 2), means(p, n))
+    assert torch.equal(personal(p, n, weights(p, n, 2, 0.5, True)), means(p, n))
 
 
 def test_contrast_by_hand() -> None:
@@ -179,7 +180,7 @@ def test_warm_up() -> None:
 def test_what_travels(sparse: bool) -> None:
     p = drawn()
     rows, bits = pack(p, sparse)
-    assert torch.equal(unpack(rows, bits, 4, sparse), p)
+    assert torch.equal(unpack(rows, bits, 4), p)
     assert rows.numel() == (7 * 5 if sparse else 3 * 4 * 5)  # seven of twelve are there
     assert bits.numel() == (3 if sparse else 0)
 
@@ -192,13 +193,13 @@ def test_library_keeps_who_is_absent() -> None:
     """A round in which 4 and the new 2 were heard. 4 told no counts: those of before hold; of 2
     nobody knows any, so each class is one window."""
     p = drawn(seed=5)
-    none = torch.zeros(0)
-    after = library().heard([(4, p[1], none), (2, p[0], none)])
+    none, whole = torch.zeros(0), torch.zeros(0, dtype=torch.uint8)
+    after = library().heard([(4, p[1], whole, none), (2, *pack(p[0], True), none)])
     assert after.who.tolist() == [1, 2, 4, 7]
     assert after.age.tolist() == [1, 0, 0, 2]
     assert torch.equal(after.p, torch.stack([drawn()[0], p[0], p[1], drawn()[2]]))
     assert after.n.tolist() == [N[0].tolist(), [1, 1, 0, 0], N[1].tolist(), N[2].tolist()]
-    told = after.heard([(2, p[0], torch.tensor([8.0, 9, 0, 0]))])
+    told = after.heard([(2, p[0], whole, torch.tensor([8.0, 9, 0, 0]))])
     assert told.n[1].tolist() == [8, 9, 0, 0]
 
 
@@ -215,7 +216,7 @@ def test_stale_prototypes_count_for_their_owner_only() -> None:
 
 def test_course() -> None:
     """The mean over pairs in closed form is the mean over pairs one by one."""
-    found = course(library(), lambda known, i: weights(known.p, known.n, i, 0.5, True), 0)
+    found = course(library(), lambda known, i: weights(known.p, known.n, i, 0.5, True), 0, -1)
     pairs = []
     for i, j in ((0, 1), (0, 2), (1, 2)):
         shared = ((N[i] > 0) & (N[j] > 0)).nonzero().flatten()
@@ -233,11 +234,15 @@ def test_course() -> None:
             even = (N[:, c] > 0) / (N[:, c] > 0).sum()
             apart.append(float((alpha[:, c] - even).abs().sum()) / 2)
     assert found["moved"] == pytest.approx(sum(apart) / len(apart), abs=1e-6)
-    plain = course(library(), lambda known, i: weights(known.p, known.n, i, math.inf, True), 0)
+    plain = course(library(), lambda known, i: equal(known.n), 0, -1)
     assert plain["moved"] == pytest.approx(0, abs=1e-6)
-    recent = course(library(), lambda known, i: weights(known.p, known.n, i, 0.5, True), 3)
+    recent = course(library(), lambda known, i: weights(known.p, known.n, i, 0.5, True), 3, -1)
     assert "weight/1-4" not in recent  # 4 is too old for others
     assert "weight/4-1" in recent
+    node = course(library(), lambda known, i: weights(known.p, known.n, i, 0.5, True), 0, 4)
+    assert {name for name in node if name.startswith("weight")} == {
+        "weight/4-1", "weight/4-4", "weight/4-7",
+    }  # a node of a graph speaks for itself  # fmt: skip
 
 
 def test_course_without_pairs() -> None:
@@ -245,13 +250,13 @@ def test_course_without_pairs() -> None:
     kept."""
     n = torch.eye(2)
     apart = Library(drawn(n), n, torch.zeros(2), torch.arange(2))
-    found = course(apart, lambda known, i: weights(known.p, known.n, i, 0.5, True), 0)
+    found = course(apart, lambda known, i: weights(known.p, known.n, i, 0.5, True), 0, -1)
     assert found.pop("moved") == 0
     assert found == {"weight/0-0": 1, "weight/0-1": 0, "weight/1-0": 0, "weight/1-1": 1}
     many = torch.ones(PAIRS + 1, 2)
     large = Library(drawn(many), many, torch.zeros(PAIRS + 1), torch.arange(PAIRS + 1))
-    assert list(course(large, lambda known, i: known.n, 0)) == ["alike"]
-    assert course(Library.empty(2, 5), lambda known, i: known.n, 0) == {}
+    assert list(course(large, lambda known, i: known.n, 0, -1)) == ["alike"]
+    assert course(Library.empty(2, 5), lambda known, i: known.n, 0, -1) == {}
 
 
 def test_what_cannot_be_true_is_refused() -> None:
@@ -264,6 +269,8 @@ def test_what_cannot_be_true_is_refused() -> None:
         ((p[:3], bits, n), "expected .4, 5. alone"),
         ((p.double(), bits, n), "float64"),
         ((p, torch.ones(1, dtype=torch.uint8), n), "alone"),
+        ((p, torch.zeros((), dtype=torch.uint8), n), "alone"),
+        ((p, torch.zeros(0, 5, dtype=torch.uint8), n), "alone"),
         ((p * 99, bits, n), "longer than 1"),
         ((p, bits, n[:2]), "expected .4,. or nothing"),
         ((p, bits, n.double()), "float64"),

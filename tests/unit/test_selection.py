@@ -131,6 +131,13 @@ def test_the_tail_is_every_clients_mean_over_the_last_five_evaluated_rounds(tmp_
     assert math.isnan(few.final("f1", "tail"))
 
 
+def test_the_tail_where_some_clients_are_scored_in_a_round(tmp_path: Path) -> None:
+    """The last five rounds of all, whoever was scored in them: client 0 not since round 1."""
+    values = [{0: 0.9}, *({1: 0.1 * i} for i in range(1, 6)), {2: 0.7}]
+    run = read(folders.write(tmp_path, "alpha", 0, {"test.accuracy": values}))
+    assert dict(run.by_client("accuracy", "tail")) == pytest.approx({1: 0.35, 2: 0.7})
+
+
 def test_a_tail_with_a_round_that_diverged_has_no_mean(tmp_path: Path) -> None:
     values = [{0: math.nan, 1: 0.5}, *[{0: 0.5, 1: 0.5}] * 4]
     run = read(folders.write(tmp_path / "a", "alpha", 0, {"test.accuracy": values}))

@@ -10,12 +10,12 @@ Deviation: L_p is the mean over clients of a contrast within each one's prototyp
 Deviation: nothing is sent before the first round, where lam is 0 (the appendix: random prototypes).
 Deviation: a class that nobody has is in no denominator.
 Beyond the paper: who sits out keeps its last prototypes, with an age; who was never heard trains
-    alone for a round. Counts are told once, and again when they change. `sparse`, `min_count`.
+    alone for a round, whatever lam_min. Counts are told at first, when they change, and every tenth
+    round, because messages get lost. `sparse`, `min_count`.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -29,6 +29,8 @@ from communis.local import Loss, Recipe
 from communis.prototypes import Library
 from communis.replies import Replies
 from communis.state import State
+
+TOLD = 10  # rounds after which counts are told again, in case that somebody missed them
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,8 @@ class FedAPA(Recipe, Method[Library, Private, Down, Up]):
         needs.at_least(self, warmup=0, stale=0)
 
     def start_server(self, fleet: FleetView) -> Library:
-        name = type(self).__name__.lower()
-        needs.classes(fleet, name, "a prototype belongs to a class")
-        return Library.empty(fleet.task.classes, needs.one_embedding(fleet, name))
+        needs.classes(fleet, "fedapa", "a prototype belongs to a class")
+        return Library.empty(fleet.task.classes, needs.one_embedding(fleet, "fedapa"))
 
     def start_client(self, client: Client) -> Private:
         classes, d = client.card.sizes["classes"], client.card.sizes["embedding"]
@@ -85,15 +86,16 @@ class FedAPA(Recipe, Method[Library, Private, Down, Up]):
         known, i = server.fresh(card.id, self.stale)
         if i < 0:
             return Down(*prototypes.pack(known.p[:0], self.sparse), known.n[:0])
-        mine = prototypes.personal(known.p, known.n, self.alpha(known, i), i)[None]
-        rest = known.p if self.sparse else prototypes.padded(known.p, known.n)
+        mine = prototypes.personal(known.p, known.n, self.alpha(known, i))[None]
         others = (known.who != card.id) & self.clients
+        rest = known.p if self.sparse or not self.clients else known.padded
         told = known.n[others] if self.sparse else known.n[:0]
         return Down(*prototypes.pack(torch.cat([mine, rest[others]]), self.sparse), told)
 
     def alpha(self, known: Library, i: int) -> Tensor:
-        tau = self.tau if self.weights == "adaptive" else math.inf
-        return prototypes.weights(known.p, known.n, i, tau, self.include_self)
+        if self.weights == "average":
+            return prototypes.equal(known.n)
+        return prototypes.weights(known.p, known.n, i, self.tau, self.include_self)
 
     def adopt(self, client: Client, state: Private, down: Down) -> Private:
         state.model.load_into(client.model)
@@ -102,7 +104,7 @@ class FedAPA(Recipe, Method[Library, Private, Down, Up]):
     def targets(self, client: Client, state: Private, down: Down) -> Tensor:
         """(1 + K, classes, d) unit vectors: the personalised prototypes and those of all clients,
         its own included, padded; none if none were sent."""
-        received = prototypes.unpack(down.p, down.has, client.task.classes, self.sparse)
+        received = prototypes.unpack(down.p, down.has, client.task.classes)
         if not len(received) or not self.clients:
             return F.normalize(received, dim=-1)
         if self.sparse:
@@ -118,7 +120,7 @@ class FedAPA(Recipe, Method[Library, Private, Down, Up]):
         sums, counts = prototypes.class_sums(client, client.train, unit=True)
         n = torch.where(counts >= self.min_count, counts, 0.0)
         p = sums / n.clamp_min(1)[:, None] * (n > 0)[:, None]  # Equation 4
-        known = len(state.received) > 0 and torch.equal(n, state.n.cpu())
+        known = len(state.received) > 0 and torch.equal(n, state.n.cpu()) and client.round % TOLD
         up = Up(*prototypes.pack(p, self.sparse), n[:0] if known else n)
         return Private(State.all(client.model), p, n, state.received[:0]), up
 
@@ -137,14 +139,10 @@ class FedAPA(Recipe, Method[Library, Private, Down, Up]):
         prototypes.check(up.p, up.has, up.n, card, self.sparse)
 
     def aggregate(self, server: Library, ups: Replies[Up]) -> Library:
-        def p(up: Up) -> Tensor:
-            return prototypes.unpack(up.p, up.has, server.p.shape[1], self.sparse)
-
-        return server.heard([(card.id, p(up), up.n) for card, up in ups.each()])
+        return server.heard([(card.id, up.p, up.has, up.n) for card, up in ups.each()])
 
     def measures(self, server: Library) -> dict[str, Tensor]:
-        means = prototypes.means(server.p, server.n)
-        return {str(c): means[c] for c in server.n.any(0).nonzero().flatten().tolist()}
+        return server.by_class
 
-    def notes(self, server: Library) -> dict[str, float]:
-        return prototypes.course(server, self.alpha, self.stale)
+    def notes(self, server: Library, node: int) -> dict[str, float]:
+        return prototypes.course(server, self.alpha, self.stale, node)

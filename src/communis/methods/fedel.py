@@ -83,7 +83,7 @@ class FedEL(Averaging, Method[Server, Private, Down, Up]):
             budget[n] = round((T_th - pace.forward) / pace.group, 6)
         return Server(fleet.params, budget)
 
-    def notes(self, server: Server) -> dict[str, float]:
+    def notes(self, server: Server, node: int) -> dict[str, float]:
         return {f"budget/{i}": float(fitting(b)) for i, b in enumerate(server.budget.tolist())}
 
     def start_client(self, client: Client) -> Private:

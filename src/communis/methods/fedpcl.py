@@ -17,7 +17,6 @@ Beyond the paper: who sits out is represented by its last prototypes.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -54,8 +53,7 @@ class FedPCL(Recipe, Method[Library, Private, Down, Up]):
     def down(self, server: Library, card: Card) -> Down:
         """The mean prototypes and everybody else's, zero where there is none."""
         others = server.p[server.who != card.id]
-        average = prototypes.means(server.p, server.n)[None]
-        sent = torch.cat([average, others]) if len(server.who) else others
+        sent = torch.cat([server.means[None], others]) if len(server.who) else others
         return Down(*prototypes.pack(sent, sparse=False), server.n[:0, 0])
 
     def adopt(self, client: Client, state: Private, down: Down) -> Private:
@@ -79,7 +77,7 @@ class FedPCL(Recipe, Method[Library, Private, Down, Up]):
         prototypes.check(up.p, up.has, up.n, card, sparse=False)
 
     def aggregate(self, server: Library, ups: Replies[Up]) -> Library:
-        return server.heard([(card.id, up.p, up.n[:0]) for card, up in ups.each()])
+        return server.heard([(card.id, up.p, up.has, up.n[:0]) for card, up in ups.each()])
 
     def predict(self, client: Client, state: Private, batch: Batch) -> Tensor:
         """By the nearest of the client's own prototypes, with the temperature of training; without
@@ -92,14 +90,10 @@ class FedPCL(Recipe, Method[Library, Private, Down, Up]):
         return -gap.masked_fill(never, 1e3) / (2 * self.tau)
 
     def measures(self, server: Library) -> dict[str, Tensor]:
-        means = prototypes.means(server.p, server.n)
-        return {str(c): means[c] for c in server.n.any(0).nonzero().flatten().tolist()}
+        return server.by_class
 
-    def notes(self, server: Library) -> dict[str, float]:
-        def alike(known: Library, i: int) -> Tensor:
-            return prototypes.weights(known.p, known.n, i, math.inf, include_self=True)
-
-        return prototypes.course(server, alike, stale=0)
+    def notes(self, server: Library, node: int) -> dict[str, float]:
+        return prototypes.course(server, lambda known, i: prototypes.equal(known.n), 0, node)
 
     def _kept(self, client: Client, p: Tensor, n: Tensor) -> Private:
         return Private(State.all(client.model), p, n, received=p[:0])
@@ -127,7 +121,7 @@ def contrast(h: Tensor, y: Tensor, targets: Tensor, tau: float) -> Tensor:
     of other classes."""
     known = targets.any(0).any(-1)
     positive = F.one_hot(y, len(known)).bool()[:, None]
-    scores = torch.einsum("bd,jcd->bjc", F.normalize(h), targets) / tau
+    scores = torch.einsum("bd,jcd->bjc", F.normalize(h, eps=prototypes.LEAST), targets) / tau
     others = scores.masked_fill(positive | ~known, torch.finfo(h.dtype).min).logsumexp(-1)
     told = known[y] & (known.sum() > 1)
     return torch.where(told[:, None], others - (scores * positive).sum(-1), 0.0).mean(0)

@@ -140,7 +140,7 @@ class Relief(Recipe, Method[Server, State, Down, Up]):
             dbar[j] = torch.lerp(dbar[j], d, self.gamma) if j in dbar else d  # Equation 6
         return Server(server.w | means, State(dbar), server.k, server.round + 1)
 
-    def notes(self, server: Server) -> dict[str, float]:
+    def notes(self, server: Server, node: int) -> dict[str, float]:
         notes = {f"budget/{n}": float(k) for n, k in enumerate(server.k)}
         return notes | {f"divergence/{j}": float(d) for j, d in server.dbar.items()}
 

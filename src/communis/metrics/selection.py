@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 Scores: TypeAlias = "pd.Series[float]"
 # The last round; the one with the best mean validation score; every client's own best; or the mean
-# of the last TAIL evaluated rounds, which is what FedAPA's tables show.
+# of the last TAIL evaluated rounds; FedAPA's tables evaluate every round.
 Select = Literal["last", "common", "client", "tail"]
 SELECTS: tuple[Select, ...] = ("last", "common", "client", "tail")
 TAIL = 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from communis import Batch, Client, CommunisError, Fleet, Model, Windows
+from communis import Batch, Client, CommunisError, Fleet, Model, Plan, Run, Streams, Windows
 from communis.methods.fedapa import FedAPA, Up
 from communis.methods.fedavg import FedAvg
 from communis.methods.local import Local
@@ -20,6 +21,7 @@ from communis.models.zoo import Architecture
 from communis.prototypes import warmed
 from communis.recordings.windows import TEST, TRAIN
 from communis.tasks import Classification, Counting, Localisation
+from communis.topology import Graph
 from communis.wire import flatten
 from tests.unit.methods.tiny import (
     NORMED,
@@ -172,8 +174,7 @@ def test_what_comes_down(settings: dict[str, Any], rows: int) -> None:
         personal, padded = by_hand(p, n, i)
         if "weights" in settings:
             for c in range(CLASSES):
-                have = n[:, c] > 0
-                personal[c] = p[have, c].mean(0) if n[i, c] else personal[c]
+                personal[c] = p[n[:, c] > 0, c].mean(0)  # the same for everybody
         torch.testing.assert_close(down.p[0], personal)
         others = [j for j in range(3) if j != i]
         torch.testing.assert_close(down.p[1:], padded[others][: rows - 1])
@@ -251,6 +252,54 @@ def test_counts_are_told_again_when_they_change() -> None:
     assert len(up.n) == CLASSES
 
 
+def test_counts_reach_who_missed_them() -> None:
+    """On a ring that loses half of its messages: in the tenth round everybody tells them again, and
+    no node goes on taking each class for one window."""
+    made = fleet(((0, 0, 1, 2, 0), (1, 1, 0, 2), (2, 2, 0, 1, 1), (0, 1, 2, 2)))
+    lossy = Graph(((0, 1), (1, 2), (2, 3), (3, 0)), loss=0.5, streams=Streams(4))
+    with Run(made, FedAPA(lr=0.01), Plan(10, workers=1, eval_every=0), topology=lossy) as run:
+        before = list(islice(run, 9)) and copy.deepcopy(run.servers)
+        list(run)
+    true = [torch.bincount(torch.tensor(own), minlength=3).tolist() for own in (
+        (0, 0, 1, 2, 0), (1, 1, 0, 2), (2, 2, 0, 1, 1), (0, 1, 2, 2))]  # fmt: skip
+
+    def known(servers: Any) -> int:
+        """Neighbours whose counts a node has right."""
+        return sum(
+            n == true[i]
+            for library in servers.values()
+            for i, n in zip(library.who.tolist(), library.n.tolist(), strict=True)
+        )
+
+    assert known(run.servers) > known(before)
+    links = run.links()
+    told = links[links["round"].isin([1, 10])].groupby("round")["payload"].unique()
+    assert all(set(found) == {4 * CLASSES * 6 + 4 * CLASSES} for found in told)
+
+
+def test_a_node_of_a_graph_notes_what_it_gives() -> None:
+    """Everybody's weights are noted once, by itself, and sum to one over those it hears."""
+    made = fleet(((0, 1, 2, 0), (1, 2, 0), (2, 1, 0), (0, 1, 2), (2, 0, 1)))
+    ring = Graph(tuple((i, (i + 1) % 5) for i in range(5)))
+    with Run(made, FedAPA(lr=LR), Plan(2, workers=1, eval_every=0), topology=ring) as run:
+        list(run)
+    log = run.folder.log().to_pandas()
+    last = log[(log["round"] == 2) & log["name"].str.startswith("weight/0-")]
+    given = dict(zip(last["name"], last["value"], strict=True))
+    assert set(given) == {"weight/0-0", "weight/0-1", "weight/0-4"}
+    assert sum(given.values()) == pytest.approx(1)
+
+
+def test_what_is_compared_are_the_means() -> None:
+    """Between nodes, and with and without liars: the sample-weighted mean of every class."""
+    game = play(mixed(), FedAPA(lr=LR), rounds=1)
+    p, n = game.server.p, game.server.n
+    for c, found in game.method.measures(game.server).items():
+        weight = n[:, int(c)] / n[:, int(c)].sum()
+        torch.testing.assert_close(found, (weight[:, None] * p[:, int(c)]).sum(0))
+    assert len(game.method.measures(game.server)) == CLASSES
+
+
 def test_who_sits_out_is_remembered() -> None:
     cohorts = [None, [0, 1], [0, 1], [0, 1]]
     game = play(mixed(), FedAPA(lr=LR, stale=2), cohorts=cohorts)
@@ -290,7 +339,7 @@ def test_no_common_class() -> None:
     _, _, down = game.receive(0, 4)
     torch.testing.assert_close(down.p[0, :2], game.server.p[0, :2])
     torch.testing.assert_close(down.p[0, 2], game.server.p[1, 2])
-    notes = game.method.notes(game.server)
+    notes = game.method.notes(game.server, -1)
     assert "alike" not in notes
     assert notes["weight/0-1"] == 0
 

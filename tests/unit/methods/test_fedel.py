@@ -116,7 +116,7 @@ def test_equal_devices_give_fedavg(model: Any) -> None:
     assert near(game.server.w, plain.server.w, rtol=0, atol=1e-6)
     assert apart(game.server.w, game.bound.params) > 0.01
     every = float(len(by_depth(game.bound.params)))
-    assert game.method.notes(game.server) == {f"budget/{i}": every for i in range(3)}
+    assert game.method.notes(game.server, -1) == {f"budget/{i}": every for i in range(3)}
 
 
 def test_devices_without_profiles_are_equally_fast() -> None:
@@ -148,7 +148,7 @@ def test_slow_device_trains_one_block() -> None:
     block by block up to the output and starts anew."""
     game = play(paced(fleet(), 55, 1), FedEL(lr=0.1))
     assert game.server.budget[1] < 0
-    assert game.method.notes(game.server) == {"budget/0": 8.0, "budget/1": 1.0}
+    assert game.method.notes(game.server, -1) == {"budget/0": 8.0, "budget/1": 1.0}
     fronts = [game.states[1].front]
     for _ in range(9):
         game.round()

@@ -270,7 +270,7 @@ def test_mixed_models() -> None:
 def test_notes() -> None:
     """Weights are equal among those who share a class."""
     game = play(fleet(), FedPCL())
-    notes = game.method.notes(game.server)
+    notes = game.method.notes(game.server, -1)
     assert notes["alike"] == pytest.approx(notes["alike/0-1"])
     assert [notes[f"weight/0-{j}"] for j in (0, 1)] == pytest.approx([0.5, 0.5])
     assert notes["moved"] == pytest.approx(0)
