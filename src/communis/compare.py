@@ -118,8 +118,11 @@ def plainest(runs: Sequence[Finished]) -> str:
 
 
 def scored(runs: Sequence[Finished]) -> list[Finished]:
-    """Those that were evaluated at least once."""
-    return [run for run in runs if run.evaluated]
+    """Those that were evaluated at least once; of a method in a cell the finished ones, if there
+    are any: scores of different rounds have no mean."""
+    seen = [run for run in runs if run.evaluated]
+    finished = {(run.method, run.place) for run in seen if run.complete}
+    return [run for run in seen if run.complete or (run.method, run.place) not in finished]
 
 
 def known(runs: Sequence[Finished]) -> list[str]:

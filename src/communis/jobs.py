@@ -82,7 +82,10 @@ def prepare(jobs: Sequence[Job], fresh: bool) -> None:
         path = job.folder / "config.toml"
         if fresh and path.exists():
             shutil.rmtree(job.folder)
-        if path.exists() and not _same(path, job.config):
+        begun = (
+            job.folder / "records.jsonl"
+        ).exists()  # else it was refused before its first round
+        if path.exists() and begun and not _same(path, job.config):
             raise CommunisError(
                 f"{job.folder} holds results of other settings: choose another --name, "
                 "or remove them with --fresh"

@@ -348,6 +348,20 @@ def test_a_file_can_say_which_round_counts(tmp_path: Path) -> None:
     assert "not comparable" not in rows(runs, "accuracy")[1].verdict
 
 
+def test_unfinished_runs_do_not_drag_finished_ones_down(tmp_path: Path) -> None:
+    """Of two seeds one stopped after the first of two rounds."""
+    both = {"test.accuracy": [{0: 0.1}, {0: 0.5}]}
+    folders.write(tmp_path / "a", "alpha", 0, both)
+    stopped = folders.write(tmp_path / "b", "alpha", 1, {"test.accuracy": [{0: 0.1}]})
+    text = (stopped / "config.toml").read_text("utf-8").replace("rounds = 1", "rounds = 2")
+    (stopped / "config.toml").write_text(text, "utf-8")
+    runs = collect([tmp_path])
+    assert rows(runs, "accuracy")[0].scores["accuracy"].mean == 0.5
+    assert "1 of 2 runs is unfinished, left out" in scope(runs)
+    only = collect([tmp_path / "b"])  # better than nothing
+    assert rows(only, "accuracy")[0].scores["accuracy"].mean == 0.1
+
+
 def test_what_was_compared(tmp_path: Path) -> None:
     history = {"test.accuracy": [{0: 0.5, 1: 0.5}]}
     folders.write(tmp_path / "a", "alpha", 0, history, cell={"H": "low"}, eval_clients=2)

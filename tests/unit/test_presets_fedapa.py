@@ -31,13 +31,12 @@ RIVALS = ("local", "fedavg", "wifederated", "caring", "fedproto", "fedpcl")
 OWN = ("fedapa_average", "fedapa_average_clients", "fedapa")
 BY_MODEL = ("fedavg", "wifederated", "caring")
 PAPER = {"tau": 0.5, "warmup": 50, "lam_min": 0.0, "lam_max": 1.0}
-SWEEPS = {  # what every level changes
-    "fedapa/wical_warmup": {n: {"warmup": int(n)} for n in ("25", "50", "100")},
-    "fedapa/wical_temperature": {n: {"tau": float(n)} for n in ("0.1", "0.5", "0.7", "1.5")},
-    "fedapa/wical_lambda": {"warmup": {}}
-    | {n: {"warmup": 0, "lam_max": float(n)} for n in ("0.1", "0.5", "1.0")},
-    "fedapa/wical_embedding": {n: {} for n in ("128", "256", "512")},
+SWEEPS = {  # what every variant changes
+    "fedapa/wical_warmup": {f"warmup_{n}": {"warmup": n} for n in (25, 100)},
+    "fedapa/wical_temperature": {f"tau_{n:02}": {"tau": n / 10} for n in (1, 7, 15)},
+    "fedapa/wical_lambda": {f"static_{n:02}": {"warmup": 0, "lam_max": n / 10} for n in (1, 5, 10)},
 }
+EMBEDDING = "fedapa/wical_embedding"
 SMALL = ("run.rounds=1", "run.workers=1", "run.eval_clients=2", "run.cohort=2")
 Written = Callable[[Write], Path]
 Fleets = Callable[[str], Fleet]
@@ -149,7 +148,7 @@ def fleets(written: Written) -> Fleets:
 
 
 def test_what_there_is() -> None:
-    assert {*FEDAPA} == {*EXPERIMENTS, *SWEEPS}
+    assert {*FEDAPA} == {*EXPERIMENTS, *SWEEPS, EMBEDDING}
 
 
 @pytest.mark.parametrize("name", FEDAPA)
@@ -176,17 +175,20 @@ def test_settings_are_the_papers(name: str) -> None:
         assert found["clients"] == (entry != "fedapa_average")
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize("name", [*SWEEPS, EMBEDDING])
 def test_sweeps_change_one_thing(name: str) -> None:
-    assert list(loaded(name)) == list(SWEEPS[name])
-    wical = loaded("fedapa/wical")[""]
+    """Variants, so that differences are paired; of embeddings cells, as they belong to the
+    fleet."""
+    wical, changes = loaded("fedapa/wical")[""], SWEEPS.get(name, {})
     for level, config in loaded(name).items():
-        assert "fedapa" in config.compare
-        found = settings(name, level, "fedapa")
-        assert {key: found[key] for key in PAPER} == PAPER | SWEEPS[name][level]
+        assert set(changes) | {"fedapa"} <= set(config.compare)
+        for entry, changed in {"fedapa": {}, **changes}.items():
+            found = settings(name, level, entry)
+            assert {key: found[key] for key in PAPER} == PAPER | changed
         assert config.data == wical.data
         assert config.fleet.models == wical.fleet.models
-        assert config.fleet.embedding == (int(level) if name == "fedapa/wical_embedding" else 0)
+        assert config.fleet.embedding == int(level or 0)
+    assert list(loaded(name)) == (["128", "256", "512"] if name == EMBEDDING else [""])
 
 
 def test_windows_of_own_recordings_are_the_papers() -> None:
@@ -255,7 +257,7 @@ def test_without_means_by_model_a_mixed_fleet_is_refused(written: Written, fleet
 def test_prototypes_go_with_the_embedding(level: str, written: Written) -> None:
     """4 bytes for every class and dimension, and for every class its count."""
     small = [f"data.folder={written(wical)}", "data.stride=8", *SMALL]
-    config = cells("fedapa/wical_embedding", small)[level].under("fedapa")
+    config = cells(EMBEDDING, small)[level].under("fedapa")
     _, run = first_round(config, config.make_fleet())
     links = run.links()
     up = links[(links.receiver == SERVER) & (links.payload > 0)]

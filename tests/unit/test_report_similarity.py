@@ -137,7 +137,7 @@ def test_clients_that_do_not_count_for_themselves(tmp_path: Path) -> None:
     weights = np.full((3, 3), 0.5) - 0.5 * np.eye(3)
     run = folder(tmp_path, [noted({(0, 1): 0.5}, weights, 0.5)], settings="include_self = false")
     text = similarity.section([run], SHADES)
-    assert "weights of 0.500. Equal weights would be 1/2 = 0.500: these are 1.00 times" in text
+    assert "equal weights would be 1/2 = 0.500: these are 1.00 times" in text
 
 
 def test_who_has_no_class_at_all_is_nobodys_peer(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_who_has_no_class_at_all_is_nobodys_peer(tmp_path: Path) -> None:
     weights = np.array([[0.6, 0.4, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 0.0]])
     run = folder(tmp_path, [noted({(0, 1): 0.5}, weights, 0.5)], clients=4)
     text = similarity.section([run], SHADES)
-    assert "Equal weights would be 1/2 = 0.500: these are 0.00 to 1.20 times that." in text
+    assert "equal weights would be 1/2 = 0.500: these are 0.00 to 1.20 times that." in text
     assert [len(found) for found in nodes(text)] == [4]
     assert ["0: acc+gyro", "0.400", "-", "0.600", "0.000"] in lines_of(text)
     assert [line[0] for line in lines_of(text)[6:]] == ["1: acc", "0: acc+gyro"]

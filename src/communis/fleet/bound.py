@@ -96,8 +96,8 @@ class BoundFleet:
         return CommunisError(
             f"{type(self.method).__name__} averages parameters, but clients have {what}: give all "
             "of them one model in [fleet] models and one detail, choose a method for mixed models "
-            f"({', '.join(MIXED)}), or let only clients with the same model share: by_model = true "
-            "(fedavg and what derives from it)"
+            f"({', '.join(MIXED)}), or let only clients with the same model share, as fedavg and "
+            "what derives from it can: methods.fedavg.by_model = true"
         )
 
     def describe(self) -> dict[str, Any]:

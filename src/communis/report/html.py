@@ -23,7 +23,8 @@ th, td { padding: .28rem .55rem; text-align: right; white-space: nowrap;
   border-bottom: 1px solid var(--line); }
 th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
 th:first-child, td:first-child, td.text, th.text { text-align: left; }
-.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(420px, 1fr)); gap: 1rem; }
+.charts { display: grid; gap: 1rem;
+  grid-template-columns: repeat(auto-fill, minmax(min(420px, 100%), 1fr)); }
 .large { max-width: 840px; }
 .row { display: flex; flex-wrap: wrap; gap: .5rem 2.5rem; }
 .row figure { margin: 0; max-width: 100%; }

@@ -47,8 +47,8 @@ SEEDS = (
     "drawn, and tables of the others can be opened."
 )
 TABLES = (
-    "Weights: the line of a client is what it gives to everybody, in all 1. Who lacks a class gets "
-    "no weight for it, so where clients differ in classes, weights do without any similarity. "
+    "Weights: a row is who learns, a column from whom; a row sums to 1. Who lacks a class gets no "
+    "weight for it, so where clients differ in classes, weights differ even without similarity. "
     "A dash: the client itself, or no class in common."
 )
 MANY = f"Pairs are not shown of more than {NODES} clients."
@@ -194,11 +194,12 @@ def _said(x: Learning) -> str:
         return f"{text} no client gives any weight to another one."
     own = f" and themselves {_span(values[itself], x.form)}" if x.selfish else ""
     times = _span((values if x.selfish else others) * x.peers, ".2f")
-    said = f" Among those who have a class, similarity moved {x.moved:.1%} of its weight."
+    said = f" similarity moved {x.moved:.1%} of the weight among those who have a class;"
     moved = said if math.isfinite(x.moved) else ""
     return (
-        f"{text} clients give each other weights of {_span(others, x.form)}{own}. Equal weights "
-        f"would be 1/{x.peers} = {1 / x.peers:{x.form}}: these are {times} times that.{moved}"
+        f"{text}{moved} clients give each other weights of {_span(others, x.form)}{own}. If all "
+        f"had all classes, equal weights would be 1/{x.peers} = {1 / x.peers:{x.form}}: these are "
+        f"{times} times that."
     )
 
 

@@ -60,8 +60,9 @@ def scope(runs: Sequence[Finished]) -> str:
     ]
     text = f"{', '.join(about)}."
     if n := sum(not run.complete for run in runs):
-        text += f" {n} of {len(runs)} runs {'is' if n == 1 else 'are'} unfinished."
-    if n := len(runs) - len(seen):
+        text += f" {n} of {len(runs)} runs {'is' if n == 1 else 'are'} unfinished"
+        text += ", left out where others of a method are." if len(seen) < len(runs) else "."
+    if n := sum(not run.evaluated for run in runs):
         text += f" {n} of {len(runs)} runs {'has' if n == 1 else 'have'} not been evaluated yet."
     return text
 
