@@ -121,6 +121,16 @@ def test_who_averaged_among_the_same_models_only_is_said(tmp_path: Path) -> None
     )
 
 
+def test_what_was_averaged_across_models(tmp_path: Path) -> None:
+    """Only where models differ, and by methods that could have done otherwise."""
+    mixed(tmp_path / "a", "fedavg", 0, "ab", settings="by_model = false")
+    mixed(tmp_path / "b", "local", 0, "ab")
+    mixed(tmp_path / "c", "fedper", 0, "aa", settings="by_model = false")
+    assert warnings(collect([tmp_path])) == [
+        "fedavg averaged across models what these have in common by name, as a head"
+    ]
+
+
 def test_of_one_model_there_is_nothing_to_say(tmp_path: Path) -> None:
     mixed(tmp_path, "fedavg", 0, "aa", settings="by_model = true")
     assert warnings(collect([tmp_path])) == []

@@ -77,28 +77,23 @@ class BoundFleet:
 
     @cached_property
     def params(self) -> State:
-        """The initial value of every path that some client owns. An error where clients have
-        several models or disagree on a path's shape."""
+        """The initial value of every path that some client owns. An error where clients disagree on
+        a path's shape."""
         found: dict[str, torch.Tensor] = {}
         own = {id(kit): kit for kit in (self._kit(card.id) for card in self.cards)}
-        models = sorted({kit.name for kit in own.values()})
-        if len(models) > 1 and not self.method.by_model:
-            raise self._unequal(f"the models {', '.join(models)}")
         for kit in own.values():  # not those of `whole`, which nobody has
             for path in kit.shapes:
                 if path in found and found[path].shape != kit.initial[path].shape:
-                    shapes = f"{tuple(found[path].shape)} and {kit.shapes[path]}"
-                    raise self._unequal(f"{path} in shapes {shapes}")
+                    raise CommunisError(
+                        f"{type(self.method).__name__} averages parameters, but clients have "
+                        f"{path} in shapes {tuple(found[path].shape)} and {kit.shapes[path]}: "
+                        "give all clients one model in [fleet] models and one detail, choose a "
+                        f"method for mixed models ({', '.join(MIXED)}), or let only clients with "
+                        "the same model share, as fedavg and what derives from it can: "
+                        "methods.fedavg.by_model = true"
+                    )
                 found[path] = kit.initial[path]
         return State({path: found[path] for path in sorted(found)})
-
-    def _unequal(self, what: str) -> CommunisError:
-        return CommunisError(
-            f"{type(self.method).__name__} averages parameters, but clients have {what}: give all "
-            "of them one model in [fleet] models and one detail, choose a method for mixed models "
-            f"({', '.join(MIXED)}), or let only clients with the same model share, as fedavg and "
-            "what derives from it can: methods.fedavg.by_model = true"
-        )
 
     def describe(self) -> dict[str, Any]:
         """What a run's folder keeps of the fleet."""

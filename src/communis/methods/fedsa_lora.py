@@ -21,7 +21,8 @@ class FedSALoRA(FedAvg):
     """The A matrices of LoRA are averaged, the B matrices never leave the client."""
 
     def shares(self, path: str) -> bool:
-        is_B = ".lora_B" in path or path.startswith("fusion.shared.bias")
+        parts = path.partition("@")[0].split(".")
+        is_B = "lora_B" in parts or parts == ["fusion", "shared", "bias"]
         return super().shares(path) and not is_B
 
     def start_server(self, fleet: FleetView) -> Server:

@@ -16,7 +16,7 @@ def warnings(runs: Sequence[Finished]) -> list[str]:
     """What a reader of the scores should know: about the data, who attacks, and who does not hear
     of whom because of the graph or because models differ."""
     noted = sorted({note for run in runs for note in run.fleet.get("notes", ())})
-    return [*noted, *_attacks(runs), *_apart(runs), *_by_model(runs)]
+    return [*noted, *_attacks(runs), *_apart(runs), *_by_model(runs), *_across(runs)]
 
 
 def _attacks(runs: Sequence[Finished]) -> list[str]:
@@ -65,6 +65,15 @@ def _by_model(runs: Sequence[Finished]) -> list[str]:
     for client, name in dealt.pop():
         owners.setdefault(name, []).append(client)
     return [f"{text}: {', '.join(f'{name} ({_who(them)})' for name, them in owners.items())}"]
+
+
+def _across(runs: Sequence[Finished]) -> list[str]:
+    """Who averaged across models, which can then only be parts of them."""
+    found = [run for run in runs if run.config["method"].get("by_model") is False and mixed([run])]
+    if not found:
+        return []
+    methods = listed(list(dict.fromkeys(run.method for run in found)))
+    return [f"{methods} averaged across models what these have in common by name, as a head"]
 
 
 def _who(clients: Sequence[int]) -> str:
