@@ -19,6 +19,7 @@ from torch import Tensor
 from communis import latent
 from communis.core import Card, Client, CommunisError, Samples
 from communis.local import note_forward
+from communis.topology import SERVER
 
 PAIRS = 30  # clients whose similarities are written down pair by pair
 LEAST = 1e-6  # a length below this is none
@@ -127,11 +128,20 @@ def equal(n: Tensor) -> Tensor:
     return has / has.sum(0).clamp_min(1)
 
 
-def personal(p: Tensor, n: Tensor, alpha: Tensor) -> Tensor:
+def personal(p: Tensor, alpha: Tensor, means: Tensor) -> Tensor:
     """(classes, d): the personalised prototypes of a client with these weights, Equation 7; the
-    means where it has no weights, Equation 8."""
+    means where it has none, Equation 8."""
     own = torch.einsum("jc,jcd->cd", alpha, p)
-    return torch.where(alpha.any(0)[:, None], own, means(p, n))
+    return torch.where(alpha.any(0)[:, None], own, means)
+
+
+def everybody(received: Tensor, p: Tensor, n: Tensor, others: Tensor) -> Tensor:
+    """(K, classes, d): the prototypes of all clients, padded: one's own p, and those after the
+    first set that was received. others: their n, if they came without padding."""
+    if len(others):
+        return padded(torch.cat([p[None], received[1:]]), torch.cat([n[None], others]))
+    own = torch.where(n[:, None] > 0, p, received[0])
+    return torch.cat([own[None], received[1:]])
 
 
 def contrast(h: Tensor, y: Tensor, targets: Tensor, tau: float) -> Tensor:
@@ -183,34 +193,41 @@ def check(p: Tensor, has: Tensor, n: Tensor, card: Card, sparse: bool) -> None:
         raise CommunisError("p has a prototype of no windows")
 
 
-def course(
-    library: Library, alpha: Callable[[Library, int], Tensor], stale: int, node: int
-) -> dict[str, float]:
-    """How alike clients are: `alike`, the mean cosine over all pairs and the classes that both
-    have. In a small fleet also `alike/i-j` of every pair that has a class in common, `weight/i-j`,
-    the mean of alpha_ij over the classes of i, and `moved`, the mean share of a class's weight that
-    would be elsewhere if all who have it counted alike. A node of a graph gives weights for itself
-    alone."""
+def likeness(library: Library) -> dict[str, float]:
+    """`alike`, the mean cosine over all pairs of clients and the classes that both have; in a small
+    fleet also `alike/i-j` of every pair that has a class in common."""
     p, has, who = library.p, library.n > 0, library.who.tolist()
-    unit = F.normalize(p.double(), dim=-1)
-    pairs = float((has.sum(0) * (has.sum(0) - 1)).sum())
     found = {}
-    if pairs:  # |sum of unit vectors|^2 = their number + twice the sum over pairs of cosines
-        found["alike"] = float(unit.sum(0).square().sum() - has.sum()) / pairs
-    moved = []
+    if pairs := float((has.sum(0) * (has.sum(0) - 1)).sum()):
+        # |sum of unit vectors|^2 = their number + twice the sum over pairs of cosines
+        together = F.normalize(p.double(), dim=-1).sum(0).square().sum()
+        found["alike"] = float(together - has.sum()) / pairs
     for i in range(len(who) if len(who) <= PAIRS else 0):
         s, common = cosines(p, i).double(), (has & has[i]).sum(1)
         for j in range(i + 1, len(who)):
             if common[j]:
                 found[f"alike/{who[i]}-{who[j]}"] = float((s[j] * has[i]).sum() / common[j])
-        if node not in (-1, who[i]):
-            continue
-        known, place = library.fresh(who[i], stale)
-        mine = alpha(known, place).double()[:, has[i]]
-        equal = (mine > 0) / (mine > 0).sum(0)
-        moved.append((mine - equal).abs().sum(0) / 2)
-        weight = mine.mean(1) if mine.shape[1] else mine.sum(1)
-        for k, w in zip(known.who.tolist(), weight.tolist(), strict=True):
-            found[f"weight/{who[i]}-{k}"] = w
+    return found
+
+
+def given(
+    library: Library, alpha: Callable[[Library, int], Tensor], stale: int, node: int
+) -> dict[str, float]:
+    """`weight/i-j`, the mean of alpha_ij over the classes of i, and `moved`, the mean share of a
+    class's weight that would be elsewhere if all who have it counted alike. Of everybody in a small
+    fleet; a node of a graph speaks for itself alone."""
+    found: dict[str, float] = {}
+    moved = []
+    for i in library.who.tolist() if len(library.who) <= PAIRS else ():
+        if node in (SERVER, i):
+            known, place = library.fresh(i, stale)
+            mine = alpha(known, place).double()[:, known.n[place] > 0]
+            even = (mine > 0) / (mine > 0).sum(0)
+            moved.append((mine - even).abs().sum(0) / 2)
+            weight = mine.mean(1) if mine.shape[1] else mine.sum(1)
+            found |= {
+                f"weight/{i}-{j}": w
+                for j, w in zip(known.who.tolist(), weight.tolist(), strict=True)
+            }
     shares = torch.cat(moved) if moved else torch.zeros(0)
     return found | ({"moved": float(shares.mean())} if len(shares) else {})

@@ -78,9 +78,7 @@ def test_updates_are_compared_within_one_model() -> None:
     with Run(made, FedAvg(by_model=True), Plan(rounds=2, workers=1, pairs=True)) as run:
         list(run)
     found = run.folder.pairs().to_pandas()
-    assert {(one, other) for one, other in zip(found["one"], found["other"], strict=True)} == {
-        (0, 2), (1, 3),
-    }  # fmt: skip
+    assert {*zip(found["one"], found["other"], strict=True)} == {(0, 2), (1, 3)}
     log = run.folder.log().to_pandas()
     assert log["name"].str.startswith("spread/").any()
 

@@ -503,6 +503,21 @@ def test_the_files_metric_is_judged_by_unless_another_is_named(
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["metric"] == "accuracy"
 
 
+def test_a_refusal_leaves_no_claim_on_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the refusal advises can be done under the same name."""
+    compare = ["compare", "fedavg", "--on", "synthetic", "--into", str(tmp_path), "--seeds", "1"]
+    compare += ["--set", "fleet.models=['cnn_small', 'cnn']", "--set", "run.rounds=1", "--quiet"]
+    assert call(monkeypatch, *compare) == 2
+    assert "methods.fedavg.by_model = true" in " ".join(capsys.readouterr().err.split())
+    assert call(monkeypatch, *compare, "--set", "methods.fedavg.by_model=true") == 0
+    folders = [str(path) for path in sorted(tmp_path.rglob("seed0"))] * 4
+    page = tmp_path / "page.html"
+    assert call(monkeypatch, "report", *folders, "--output", str(page)) == 0
+    assert "and 1 more</h1>" in page.read_text("utf-8")
+
+
 def test_report_says_what_compare_says(
     experiment: str,
     tmp_path: Path,

@@ -125,7 +125,7 @@ EXPERIMENTS = {
     "fedapa/wifi_csi": Experiment(
         {"csi": (1, 242, 20)}, 21, {"large_convnet4": 464_005}, wifi_csi, ["data.packets=2"]
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -18,8 +19,9 @@ from communis.prototypes import (
     check,
     contrast,
     cosines,
-    course,
     equal,
+    given,
+    likeness,
     means,
     pack,
     padded,
@@ -30,6 +32,7 @@ from communis.prototypes import (
 )
 from tests.unit.methods.tiny import card
 
+Alpha = Callable[[Library, int], Tensor]
 N = torch.tensor([[3.0, 1, 0, 0], [1, 0, 2, 0], [2, 5, 6, 0]])  # class 3: nobody
 
 
@@ -65,7 +68,7 @@ def test_equations_5_to_8(i: int, tau: float) -> None:
     found = weights(p, N, i, tau, include_self=True)
     torch.testing.assert_close(found, alpha)
     torch.testing.assert_close(found.sum(0), (N[i] > 0).float())  # rows sum to 1
-    torch.testing.assert_close(personal(p, N, found), expected)
+    torch.testing.assert_close(personal(p, found, means(p, N)), expected)
 
 
 def test_limits_of_the_temperature() -> None:
@@ -73,8 +76,8 @@ def test_limits_of_the_temperature() -> None:
     p, n = drawn(), N[:, :1]
     p = p[:, :1]
     cold, hot = weights(p, n, 1, 1e-3, True), weights(p, n, 1, 1e6, True)
-    torch.testing.assert_close(personal(p, n, cold), p[1], atol=1e-6, rtol=0)
-    torch.testing.assert_close(personal(p, n, hot), p.mean(0), atol=1e-5, rtol=0)
+    torch.testing.assert_close(personal(p, cold, means(p, n)), p[1], atol=1e-6, rtol=0)
+    torch.testing.assert_close(personal(p, hot, means(p, n)), p.mean(0), atol=1e-5, rtol=0)
     torch.testing.assert_close(equal(n), torch.full((3, 1), 1 / 3))
 
 
@@ -82,7 +85,7 @@ def test_alike_prototypes_stay() -> None:
     """If all have the same, everybody gets just that."""
     p, n = drawn()[:1, :2].expand(4, 2, 5), torch.tensor([[3.0, 1]]).expand(4, 2)
     for tau in (0.1, 0.5):
-        found = personal(p, n, weights(p, n, 2, tau, True))
+        found = personal(p, weights(p, n, 2, tau, True), means(p, n))
         torch.testing.assert_close(found, p[0])
 
 
@@ -100,8 +103,8 @@ def test_order_of_clients() -> None:
         moved = weights(p[order], N[order], k, 0.5, True)
         torch.testing.assert_close(moved, weights(p, N, i, 0.5, True)[order])
         torch.testing.assert_close(
-            personal(p[order], N[order], moved),
-            personal(p, N, weights(p, N, i, 0.5, True)),
+            personal(p[order], moved, means(p, N)),
+            personal(p, weights(p, N, i, 0.5, True), means(p, N)),
         )
 
 
@@ -121,7 +124,7 @@ def test_padding() -> None:
     filled = padded(p, n)
     assert filled[2].tolist() == [[0.25, 0.75], [0, 0]]
     assert torch.equal(filled[:2], p[:2])
-    assert torch.equal(personal(p, n, weights(p, n, 2, 0.5, True)), means(p, n))
+    assert torch.equal(personal(p, weights(p, n, 2, 0.5, True), means(p, n)), means(p, n))
 
 
 def test_contrast_by_hand() -> None:
@@ -214,9 +217,13 @@ def test_stale_prototypes_count_for_their_owner_only() -> None:
     assert (len(nobody.who), place) == (0, -1)
 
 
+def noted(known: Library, alpha: Alpha, stale: int, node: int) -> dict[str, float]:
+    return likeness(known) | given(known, alpha, stale, node)
+
+
 def test_course() -> None:
     """The mean over pairs in closed form is the mean over pairs one by one."""
-    found = course(library(), lambda known, i: weights(known.p, known.n, i, 0.5, True), 0, -1)
+    found = noted(library(), lambda known, i: weights(known.p, known.n, i, 0.5, True), 0, -1)
     pairs = []
     for i, j in ((0, 1), (0, 2), (1, 2)):
         shared = ((N[i] > 0) & (N[j] > 0)).nonzero().flatten()
@@ -234,15 +241,14 @@ def test_course() -> None:
             even = (N[:, c] > 0) / (N[:, c] > 0).sum()
             apart.append(float((alpha[:, c] - even).abs().sum()) / 2)
     assert found["moved"] == pytest.approx(sum(apart) / len(apart), abs=1e-6)
-    plain = course(library(), lambda known, i: equal(known.n), 0, -1)
+    plain = noted(library(), lambda known, i: equal(known.n), 0, -1)
     assert plain["moved"] == pytest.approx(0, abs=1e-6)
-    recent = course(library(), lambda known, i: weights(known.p, known.n, i, 0.5, True), 3, -1)
+    recent = noted(library(), lambda known, i: weights(known.p, known.n, i, 0.5, True), 3, -1)
     assert "weight/1-4" not in recent  # 4 is too old for others
     assert "weight/4-1" in recent
-    node = course(library(), lambda known, i: weights(known.p, known.n, i, 0.5, True), 0, 4)
-    assert {name for name in node if name.startswith("weight")} == {
-        "weight/4-1", "weight/4-4", "weight/4-7",
-    }  # a node of a graph speaks for itself  # fmt: skip
+    node = noted(library(), lambda known, i: weights(known.p, known.n, i, 0.5, True), 0, 4)
+    own = {f"weight/4-{j}" for j in (1, 4, 7)}  # a node of a graph speaks for itself
+    assert {name for name in node if name.startswith("weight")} == own
 
 
 def test_course_without_pairs() -> None:
@@ -250,13 +256,13 @@ def test_course_without_pairs() -> None:
     kept."""
     n = torch.eye(2)
     apart = Library(drawn(n), n, torch.zeros(2), torch.arange(2))
-    found = course(apart, lambda known, i: weights(known.p, known.n, i, 0.5, True), 0, -1)
+    found = noted(apart, lambda known, i: weights(known.p, known.n, i, 0.5, True), 0, -1)
     assert found.pop("moved") == 0
     assert found == {"weight/0-0": 1, "weight/0-1": 0, "weight/1-0": 0, "weight/1-1": 1}
     many = torch.ones(PAIRS + 1, 2)
     large = Library(drawn(many), many, torch.zeros(PAIRS + 1), torch.arange(PAIRS + 1))
-    assert list(course(large, lambda known, i: known.n, 0, -1)) == ["alike"]
-    assert course(Library.empty(2, 5), lambda known, i: known.n, 0, -1) == {}
+    assert list(noted(large, lambda known, i: known.n, 0, -1)) == ["alike"]
+    assert noted(Library.empty(2, 5), lambda known, i: known.n, 0, -1) == {}
 
 
 def test_what_cannot_be_true_is_refused() -> None:

@@ -48,8 +48,11 @@ class Up:
     n: Tensor  # (classes,) if they are new
 
 
-Down = Up  # p (1 + others, classes, d): the personalised prototypes, and everybody else's, padded;
-# sparse: not padded, but with the n of the others
+@dataclass(frozen=True)
+class Down:
+    p: Tensor  # (1 + others, classes, d): the personalised prototypes, and everybody else's, padded
+    has: Tensor  # sparse: a bit for every class of each; p are then rows, and not padded
+    n: Tensor  # sparse: (others, classes)
 
 
 @dataclass(frozen=True)
@@ -59,9 +62,9 @@ class FedAPA(Recipe, Method[Library, Private, Down, Up]):
 
     tau: float = 0.5  # temperature, of weights and contrasts
     lam_min: float = 0.0  # weight of the contrasts in the first round
-    lam_max: float = 1.0  # and when they are warmed up
+    lam_max: float = 1.0  # weight of the contrasts when they are warmed up
     warmup: int = 50  # rounds from the one to the other, along a cosine
-    weights: Literal["adaptive", "average"] = "adaptive"  # by similarity, or all alike
+    weights: Literal["adaptive", "average"] = "adaptive"  # by similarity; average: all alike
     clients: bool = True  # contrast with every client's prototypes as well (L_p)
     include_self: bool = True  # a client is one of its own peers
     min_count: int = 1  # windows that a class needs to be told of: one is an embedding itself
@@ -86,7 +89,7 @@ class FedAPA(Recipe, Method[Library, Private, Down, Up]):
         known, i = server.fresh(card.id, self.stale)
         if i < 0:
             return Down(*prototypes.pack(known.p[:0], self.sparse), known.n[:0])
-        mine = prototypes.personal(known.p, known.n, self.alpha(known, i))[None]
+        mine = prototypes.personal(known.p, self.alpha(known, i), known.means)[None]
         others = (known.who != card.id) & self.clients
         rest = known.p if self.sparse or not self.clients else known.padded
         told = known.n[others] if self.sparse else known.n[:0]
@@ -104,16 +107,11 @@ class FedAPA(Recipe, Method[Library, Private, Down, Up]):
     def targets(self, client: Client, state: Private, down: Down) -> Tensor:
         """(1 + K, classes, d) unit vectors: the personalised prototypes and those of all clients,
         its own included, padded; none if none were sent."""
-        received = prototypes.unpack(down.p, down.has, client.task.classes)
-        if not len(received) or not self.clients:
-            return F.normalize(received, dim=-1)
-        if self.sparse:
-            n, p = torch.cat([state.n[None], down.n]), torch.cat([state.p[None], received[1:]])
-            everybody = prototypes.padded(p, n)
-        else:
-            own = torch.where(state.n[:, None] > 0, state.p, received[0])
-            everybody = torch.cat([own[None], received[1:]])
-        return F.normalize(torch.cat([received[:1], everybody]), dim=-1)
+        sets = prototypes.unpack(down.p, down.has, client.task.classes)
+        if len(sets) and self.clients:
+            every = prototypes.everybody(sets, state.p, state.n, down.n)
+            sets = torch.cat([sets[:1], every])
+        return F.normalize(sets, dim=-1)
 
     def local(self, client: Client, state: Private, down: Down) -> tuple[Private, Up]:
         self.train(client, loss=self.objective(client, state.received))
@@ -145,4 +143,5 @@ class FedAPA(Recipe, Method[Library, Private, Down, Up]):
         return server.by_class
 
     def notes(self, server: Library, node: int) -> dict[str, float]:
-        return prototypes.course(server, self.alpha, self.stale, node)
+        weights = prototypes.given(server, self.alpha, self.stale, node)
+        return prototypes.likeness(server) | weights

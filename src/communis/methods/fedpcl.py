@@ -93,7 +93,8 @@ class FedPCL(Recipe, Method[Library, Private, Down, Up]):
         return server.by_class
 
     def notes(self, server: Library, node: int) -> dict[str, float]:
-        return prototypes.course(server, lambda known, i: prototypes.equal(known.n), 0, node)
+        weights = prototypes.given(server, lambda known, i: prototypes.equal(known.n), 0, node)
+        return prototypes.likeness(server) | weights
 
     def _kept(self, client: Client, p: Tensor, n: Tensor) -> Private:
         return Private(State.all(client.model), p, n, received=p[:0])
