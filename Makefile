@@ -14,7 +14,7 @@ $(ready): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[watch,edf,moment,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[watch,edf,moment,privacy,dev]'
 	@touch $@
 
 demo: $(ready) ## install, compare five methods on real smartwatch data, write a report (3 minutes)

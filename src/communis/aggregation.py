@@ -15,7 +15,8 @@ from communis.backends.machine import one_thread
 from communis.core import Card, CommunisError
 from communis.exchange import Topology
 from communis.fleet import AnyMethod
-from communis.replies import Replies, Rule
+from communis.privacy.protection import Protection
+from communis.replies import Rule
 from communis.topology import Star
 
 Heard = Mapping[int, Sequence[int]]  # by aggregator: the clients whose messages it has
@@ -26,7 +27,7 @@ class Aggregation:
     """The server side of a method: one state per aggregator."""
 
     method: AnyMethod
-    cards: Sequence[Card]
+    privacy: Protection
     liars: frozenset[int] = frozenset()
     rule: Rule | None = None  # what stands in for means
 
@@ -46,15 +47,16 @@ class Aggregation:
         return messages
 
     def all(
-        self, servers: Mapping[int, Any], heard: Heard, received: Mapping[int, Any]
+        self, servers: Mapping[int, Any], heard: Heard, received: Mapping[int, Any], round: int
     ) -> tuple[dict[int, Any], list[tuple[int, str]]]:
         """The new state of every aggregator, and which of them came out unusable. One that heard
-        nobody keeps its state; so do all if any is not finite, or it would be so for good."""
-        made = dict(servers)
+        nobody keeps its state, unless noise must hide that; so do all if any is not finite, or it
+        would be so for good."""
+        made, hides = dict(servers), self.privacy.central is not None
         with one_thread():
             for aggregator, clients in heard.items():
-                if clients:
-                    made[aggregator] = self._one(servers[aggregator], clients, received)
+                if clients or hides:
+                    made[aggregator] = self._one(servers[aggregator], clients, received, round)
         broken = [
             (aggregator, f"the aggregate is not finite in {key}: the round was dropped")
             for aggregator, server in made.items()
@@ -69,6 +71,7 @@ class Aggregation:
         heard: Heard,
         received: Mapping[int, Any],
         lying: Collection[int],
+        round: int,
     ) -> float:
         """How far liars moved the aggregates in this round: the distance from what the honest alone
         would have made of the same state, as a share of the latter's length; mean over the honest
@@ -78,7 +81,7 @@ class Aggregation:
             honest = [i for i in clients if i not in lying]
             if aggregator not in lying and honest and len(honest) < len(clients):
                 with one_thread():
-                    without = self._one(servers[aggregator], honest, received)
+                    without = self._one(servers[aggregator], honest, received, round)
                 alone, together = map(self.method.measures, (without, made[aggregator]))
                 shared = sorted(key for key in alone if key in together)
                 apart = _length([together[key].double() - alone[key] for key in shared])
@@ -106,9 +109,11 @@ class Aggregation:
             raise CommunisError(f"{type(self.method).__name__} pools data at a server: {why}")
         return Star()
 
-    def _one(self, server: Any, clients: Sequence[int], received: Mapping[int, Any]) -> Any:
-        replies = Replies([(self.cards[i], received[i]) for i in clients], self.rule)
-        return self.method.aggregate(server, replies)
+    def _one(
+        self, server: Any, clients: Sequence[int], received: Mapping[int, Any], round: int
+    ) -> Any:
+        sent = [(self.privacy.cards[i], received[i]) for i in clients]
+        return self.method.aggregate(server, self.privacy.replies(server, sent, self.rule, round))
 
 
 def _length(tensors: Sequence[Tensor]) -> float:

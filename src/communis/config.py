@@ -13,6 +13,7 @@ An unknown key or a bad value is an error that names the file, the key and the n
     [topology]  kind = "star"       # who hears whom
     [attack]    kind = "sign_flip"  # who lies, and how
     [robust]    rule = "krum"       # what stands in for means
+    [privacy]   mode = "local"      # what clients or the server do to what is sent
     [run]       rounds = 20         # the fields of communis.run.Plan
 
 An experiment has many of them in one file:
@@ -48,6 +49,7 @@ from communis.metrics.selection import Select
 from communis.partition.settings import Partition
 from communis.plan import Plan
 from communis.plugins import find, names, nearest
+from communis.privacy.settings import PrivacyConfig
 from communis.recordings.windows import Windows
 from communis.robust.attacks import AttackConfig
 from communis.robust.rules import RobustConfig
@@ -71,6 +73,7 @@ class Config:
     topology: TopologyConfig = field(default_factory=TopologyConfig)
     attack: AttackConfig = field(default_factory=AttackConfig)
     robust: RobustConfig = field(default_factory=RobustConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     run: Plan = field(default_factory=Plan)
     compare: tuple[str, ...] = ()  # methods and variants
     variants: dict[str, Table] = field(default_factory=dict)
@@ -168,6 +171,7 @@ class Config:
             "topology": table_of(self.topology),
             "attack": table_of(self.attack),
             "robust": table_of(self.robust),
+            "privacy": table_of(self.privacy),
             "run": table_of(self.run),
         }
         top = {key: getattr(self, key) for key in ("variant", "metric", "target")}

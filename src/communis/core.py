@@ -194,6 +194,8 @@ class FleetView(Protocol):
     def task(self) -> Task: ...
     @property
     def params(self) -> State: ...  # the initial value of every path of the fleet
+    @property
+    def streams(self) -> Streams: ...  # the server's randomness
     def holders(self, path: Path) -> int: ...  # clients that own a path
     def pace(self, card: Card) -> Pace: ...  # of its device; without profiles all are alike
 
@@ -255,6 +257,16 @@ class Method(Generic[S, C, D, U]):
     def settle(self, client: Client, state: C, down: D) -> C:
         """Work after the exchange, with the new downlink. Overriding it is what makes it happen."""
         raise NotImplementedError
+
+    def subspace(self, down: D) -> Mapping[Path, Tensor]:
+        """What privacy may spare: for tensors of an Up, by path, an orthonormal basis (rows, r) of
+        the directions that matter, known from what everybody received."""
+        return {}
+
+    def tidied(self, up: U) -> U:
+        """An Up that privacy has noised, brought back to what `vet` takes for true, by looking at
+        nothing but the Up."""
+        return up
 
     def prepare(self, client: Client, state: C) -> C:
         """Work before predictions are asked for, such as fine-tuning; nothing of it is kept."""

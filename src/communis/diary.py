@@ -58,7 +58,9 @@ class Diary:
             self._pairs = updates.pairs(changed)
             self._noted += updates.spread(changed, self._cards)
 
-    def rows(self, servers: Mapping[int, Any]) -> dict[str, Sequence[Any]]:
+    def rows(
+        self, servers: Mapping[int, Any], paid: Sequence[Noted] = ()
+    ) -> dict[str, Sequence[Any]]:
         """What clients and server noted. A loss goes into the record; in a graph, where every node
         has a server state of its own, the means over nodes are kept."""
         noted = [
@@ -72,4 +74,4 @@ class Diary:
             for name, value in self._method.notes(server, node).items():
                 notes.setdefault(name, []).append(value)
         noted += [Noted(SERVER, name, fmean(values)) for name, values in notes.items()]
-        return {"pairs": self._pairs, "log": [*noted, *self._noted]}
+        return {"pairs": self._pairs, "log": [*noted, *self._noted, *paid]}

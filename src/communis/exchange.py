@@ -124,6 +124,7 @@ class RoundRecord:
     bytes_framing: int
     seconds: float  # wall time of exchange, training and aggregation
     seconds_evaluation: float = 0.0
+    seconds_aggregation: float = float("nan")  # of `seconds`, what aggregators took
     virtual_seconds: float = float("nan")  # by the device clock: until the slowest client was done
     virtual_joules: float = float("nan")  # of all clients together
     consensus_distance: float = float("nan")  # in graphs: of the nodes' aggregates from their mean

@@ -78,7 +78,8 @@ class Finished:
     @cached_property
     def bench(self) -> Mapping[str, str]:
         """The settings that runs must share for their difference to mean something."""
-        return {k: v for k, v in self.settings.items() if not k.startswith("method.")}
+        own = ("method.", "privacy.")
+        return {k: v for k, v in self.settings.items() if not k.startswith(own)}
 
     @property
     def targets(self) -> Sequence[float]:
@@ -92,7 +93,13 @@ class Finished:
 
     @property
     def complete(self) -> bool:
-        return len(self.records) == int(self.config["run"]["rounds"])
+        planned, ended = int(self.config["run"]["rounds"]), self.privacy.get("ended")
+        return len(self.records) == planned or (bool(self.records) and len(self.records) == ended)
+
+    @cached_property
+    def privacy(self) -> Mapping[str, Any]:
+        """What left the clients and how it was protected; empty in folders of older versions."""
+        return RunFolder(self.path).accounted()
 
     @cached_property
     def fleet(self) -> Mapping[str, Any]:

@@ -23,7 +23,8 @@ from communis.schema import SchemaError
 
 Table = dict[str, Any]
 PARTS = (
-    "data", "partition", "fleet", "method", "methods", "topology", "attack", "robust", "run"
+    "data", "partition", "fleet", "method", "methods", "topology", "attack", "robust", "privacy",
+    "run",
 )  # of every level  # fmt: skip
 
 

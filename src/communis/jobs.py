@@ -45,6 +45,13 @@ class Job:
         """How many rounds its folder has."""
         return len(RunFolder(self.folder).records())
 
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to do, or to spend."""
+        done = self.done
+        ended = done and RunFolder(self.folder).accounted().get("ended") == done
+        return bool(ended) or self.config.run.rounds <= done
+
     @contextmanager
     def named(self) -> Iterator[None]:
         """Refusals say which run of which file they are about."""
@@ -99,7 +106,7 @@ def prepare(jobs: Sequence[Job], fresh: bool) -> None:
 def refuse_mixed(jobs: Sequence[Job]) -> None:
     """If something is left to do, what is done must have had the device profiles and pretrained
     weights that there are now."""
-    if all(job.done >= job.config.run.rounds for job in jobs):
+    if all(job.finished for job in jobs):
         return
     for job in jobs:
         if job.done and read(job.folder).fleet.get("brought", {}) != job.config.fleet.brought():
@@ -131,7 +138,7 @@ def carry_out(jobs: Sequence[Job], home: Path, metric: str, quiet: bool, json: b
     fleet: tuple[tuple[object, ...], Fleet] | None = None
     with stop_after_round() as stop, Display(total, metric, json, quiet) as display:
         for job in jobs:
-            if 0 < job.config.run.rounds <= job.done:
+            if job.finished and job.config.run.rounds:
                 display.begin(job.label, job.config.run.rounds)
                 continue
             key = _of_fleet(job.config)
@@ -139,7 +146,7 @@ def carry_out(jobs: Sequence[Job], home: Path, metric: str, quiet: bool, json: b
                 with job.named():
                     fleet = key, job.config.make_fleet()
                 same = [j for j in jobs if _of_fleet(j.config) == key]
-                _refuse_early([j for j in same if j.done < j.config.run.rounds], fleet[1])
+                _refuse_early([j for j in same if not j.finished], fleet[1])
             _perform(job, fleet[1], display, stop)
             if stop.requested:
                 break
@@ -173,6 +180,7 @@ def _run(config: Config, fleet: Fleet, workers: int, folder: Path | None = None)
         config=config.to_toml(),
         topology=config.make_topology(fleet),
         rule=config.robust.make(),
+        privacy=config.privacy,
     )
 
 
@@ -190,6 +198,9 @@ def _perform(job: Job, fleet: Fleet, display: Display, stop: Stop) -> None:
             display.record(record, config.run.rounds, **about)
             if stop.requested:
                 break
+        if current.spent:
+            epsilon = f"{config.privacy.epsilon:g}"
+            err.print(f"{job.label}: epsilon = {epsilon} is spent after round {current.round}")
 
 
 def conclude(

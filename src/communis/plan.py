@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from communis.core import CommunisError
+from communis.privacy.protection import Setting
 from communis.wire import MAX_BYTES
 
 
@@ -50,6 +51,10 @@ class Plan:
     def evaluates(self, round: int) -> bool:
         """Whether a round is followed by an evaluation."""
         return round == self.rounds or bool(self.eval_every and round % self.eval_every == 0)
+
+    def setting(self, star: bool, rule: bool) -> Setting:
+        """What privacy has to know."""
+        return Setting(self.rounds, self.participation, self.cohort > 0, star, rule)
 
     def size(self, trainers: int) -> int:
         """How many of the clients that can train are sampled for a round."""

@@ -19,11 +19,13 @@ from torch import Tensor
 from communis import latent
 from communis.core import Card, Client, CommunisError, Samples
 from communis.local import note_forward
+from communis.state import State
 from communis.topology import SERVER
 
 PAIRS = 30  # clients whose similarities are written down pair by pair
 LEAST = 1e-6  # a length below this is none
 LONGEST = 1 + 1e-4  # a mean of unit vectors, rounded
+MOST = 2**20  # windows of a class that noise may make of less: more than any client has
 
 
 @torch.no_grad()
@@ -40,6 +42,31 @@ def class_sums(client: Client, samples: Samples, unit: bool) -> tuple[Tensor, Te
         sums.index_add_(0, y, F.normalize(h) if unit else h)
         counts.index_add_(0, y, torch.ones(len(y)))
     return sums, counts
+
+
+@torch.no_grad()
+def feature_sums(client: Client, samples: Samples) -> tuple[State, State]:
+    """Sums and counts as in `class_sums`, but of the features of each modality, over the windows
+    that have it."""
+    note_forward(client, samples)
+    client.model.eval()
+    classes = client.card.sizes["classes"]
+    sums = {m: torch.zeros(classes, d) for m, d in client.model.feature_sizes.items()}
+    counts = {m: torch.zeros(classes) for m in sums}
+    rows = torch.split(torch.arange(len(samples)), 512) if len(samples) else ()
+    for part in map(samples.batch, rows):
+        y = client.task.labels(part.target).cpu()
+        for m, h in client.model(part).features.items():  # zero where absent
+            sums[m].index_add_(0, y, h.cpu())
+            counts[m].index_add_(0, y, part.present[m].float().cpu())
+    return State(sums), State(counts)
+
+
+def counted(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums (classes, d) and counts (classes,) that privacy has noised, as windows may have them:
+    counts are whole, and without windows the sum is zero. True ones keep their bits."""
+    counts = counts.round().clamp(0, MOST)
+    return torch.where(counts[:, None] > 0, sums, 0.0), counts
 
 
 @dataclass(frozen=True)
@@ -191,6 +218,16 @@ def check(p: Tensor, has: Tensor, n: Tensor, card: Card, sparse: bool) -> None:
         raise CommunisError(f"n are not the counts of {card.samples} windows")
     if len(n) and bool(p[n == 0].any()):
         raise CommunisError("p has a prototype of no windows")
+
+
+def tidied(p: Tensor, has: Tensor, n: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What privacy has noised, packed, as `check` takes it. True prototypes keep their bits."""
+    length = p.norm(dim=-1, keepdim=True)
+    p = torch.where(length > LONGEST, p / length, p)
+    if len(n):
+        whole, n = counted(unpack(p, has, len(n)), n)
+        p, has = pack(whole, sparse=len(has) > 0)
+    return p, has, n
 
 
 def likeness(library: Library) -> dict[str, float]:

@@ -9,7 +9,7 @@ import tempfile
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -24,12 +24,15 @@ from communis.aggregation import Aggregation
 from communis.backends.inprocess import InProcess
 from communis.core import CommunisError, Method
 from communis.diary import Diary
-from communis.exchange import Answer, Ask, Backend, RoundRecord, Scored, Topology, readable
+from communis.exchange import Answer, Ask, Backend, RoundRecord, Scored, Topology
 from communis.fleet import AnyMethod, Fleet
 from communis.identity import digest
+from communis.inbox import Inbox
 from communis.ledger import Ledger
-from communis.metrics.summary import summary, weighted_mean
+from communis.metrics.summary import summary
 from communis.plan import Plan, some
+from communis.privacy.protection import Protection
+from communis.privacy.settings import PrivacyConfig
 from communis.recordings.recording import Array
 from communis.replies import Rule
 from communis.runfolder import RunFolder
@@ -52,24 +55,37 @@ class Run:
         config: str = "",
         topology: Topology | None = None,
         rule: Rule | None = None,
+        privacy: PrivacyConfig | None = None,
         backend: Backend | None = None,
     ) -> None:
         """folder: where everything is written and a checkpoint is continued from; without one the
         run leaves nothing behind. config: text for the folder's config.toml. rule: what stands in
-        for means, see robust/."""
+        for means, see robust/. privacy: see privacy/."""
         self.plan, self.method, self.topology = plan or Plan(), method, topology or Star()
         fleet = fleet.pool() if method.pools_data else fleet
         self._fleet, self._streams = fleet.bind(method), fleet.streams
-        self._server_type, _, _, self._up_type = wire.payload_types(type(method))
+        self._server_type, *_ = wire.payload_types(type(method))
         self.cards, self._clock = self._fleet.cards, self._fleet.clock
         self._liars = frozenset(fleet.attack.attackers)
-        self._aggregation = Aggregation(method, self.cards, self._liars, rule)
-        if method.pools_data:
-            self.topology = self._aggregation.pooled(self.topology)
         if not any(self.cards[i].samples for i in self._fleet.trainers):
             raise CommunisError("no client has a training window (split 0)")
-        aggregators = self.topology.aggregators(len(self.cards))
-        self.servers = {a: method.start_server(self._fleet) for a in aggregators}
+        self._privacy = Protection(
+            privacy or PrivacyConfig(),
+            method,
+            self.cards,
+            self._fleet.trainers,
+            self.plan.setting(isinstance(self.topology, Star), rule is not None),
+            self._streams,
+        )
+        self._aggregation = Aggregation(method, self._privacy, self._liars, rule)
+        if method.pools_data:
+            self.topology = self._aggregation.pooled(self.topology)
+        aggregators, seen = (
+            self.topology.aggregators(len(self.cards)),
+            self._privacy.view(self._fleet),
+        )
+        self.servers = {a: method.start_server(seen) for a in aggregators}
+        self._privacy.rehearse(self.servers[aggregators[0]])
         self.round = 0  # the last one completed
         self.history: list[RoundRecord] = []
         self._since = np.full(len(self.cards), -1, np.int64)  # round of each client's private state
@@ -82,6 +98,7 @@ class Run:
         self._saved = self._restore()
         if self._saved < 0:
             self.folder.describe(config, self._fleet, self.topology.describe(len(fleet)))
+            self.folder.account(self._privacy.account())
         self.backend = backend or InProcess(
             fleet,
             method,
@@ -90,12 +107,15 @@ class Run:
             device=self.plan.device,
             subsets=self.plan.eval_subsets,
             start_method=self.plan.start_method,
+            guard=self._privacy.guard,
         )
         self.backend.commit(self._since.tolist())
 
     def __iter__(self) -> Iterator[RoundRecord]:
-        while self.round < self.plan.rounds:
+        while self.round < self.plan.rounds and not self._privacy.over(self.round + 1):
             yield self._next()
+        if self.spent:
+            self.folder.account(self._privacy.account(ended=self.round))
         self.save()
 
     def __enter__(self) -> Run:
@@ -123,8 +143,10 @@ class Run:
             servers = {
                 f"{a}:{k}": t for a, s in self.servers.items() for k, t in wire.flatten(s).items()
             }
-            tensors = servers | {"clients": torch.from_numpy(self._since)}
-            self.folder.save(self.round, self._experiment, tensors)
+            clients = {"clients": torch.from_numpy(self._since)}
+            self.folder.save(
+                self.round, self._experiment, servers | clients | self._privacy.tensors
+            )
         self._saved = self.round
         self.backend.commit(self._since.tolist())
 
@@ -132,6 +154,11 @@ class Run:
     def server(self) -> Any:
         """The state of the only aggregator (in a graph, see `servers`)."""
         return self.servers[SERVER]
+
+    @property
+    def spent(self) -> bool:
+        """Whether it ended early because the privacy budget is spent."""
+        return self.round < self.plan.rounds and self._privacy.over(self.round + 1)
 
     def records(self) -> pd.DataFrame:
         """One row per round."""
@@ -159,9 +186,14 @@ class Run:
         since, diary = self._since.copy(), Diary(self.method, self.cards)
         answers = self._ask("train", cohort, round, since, self.servers, ledger)
         arriving = {client for clients in heard.values() for client in clients}
-        received, refused, loss = self._read(answers, arriving, since, ledger, diary)
+        inbox = Inbox(self.method, self._privacy.cards, self.plan.max_message_mb << 20, arriving)
+        inbox.read(answers, ledger, diary)
+        received, refused = inbox.messages, inbox.refused
+        since[inbox.kept] = round
         heard = {a: [i for i in clients if i in received] for a, clients in heard.items()}
-        servers, dropped = self._aggregation.all(self.servers, heard, received)
+        begun = time.perf_counter()
+        servers, dropped = self._aggregation.all(self.servers, heard, received, round)
+        seconds_aggregation = time.perf_counter() - begun
         if dropped:  # then the round did not happen for the clients either
             refused, since = [*refused, *dropped], self._since.copy()
         elif type(self.method).settle is not Method.settle:
@@ -172,22 +204,26 @@ class Run:
                 if answer.keeps_state:
                     since[answer.client] = round
         trained = time.perf_counter()
-        scores, unscored = self._evaluate(round, since, servers)
+        scores, unscored = self._evaluate(round, since, servers, cohort)
         refused += unscored
         if scores and self.plan.pairs:
             diary.compare(self.servers, {i: x for i, x in received.items() if i not in self._liars})
         spent, nothing = diary.spent(self._clock, ledger), 0.0 if self._clock else math.nan
         honest = {a: server for a, server in servers.items() if a not in self._liars}
         lying = [i for i in self._liars if self._fleet.fleet.attack.attacks(i, round)]
-        moved = self._aggregation.moved(self.servers, servers, heard, received, lying)
+        moved = self._aggregation.moved(self.servers, servers, heard, received, lying, round)
+        paid = self._privacy.spend(cohort, round)
+        if self._privacy.see(inbox.sent.values()):
+            self.folder.account(self._privacy.account())
         record = RoundRecord(
             round=round,
             cohort=tuple(cohort),
-            loss=loss,
+            loss=inbox.loss([card for card in self.cards if card.id not in self._liars]),
             bytes_down=ledger.bytes_down,
             bytes_up=ledger.bytes_up,
             bytes_framing=ledger.bytes_framing,
             seconds=trained - start,
+            seconds_aggregation=seconds_aggregation,
             seconds_evaluation=time.perf_counter() - trained,
             virtual_seconds=max((s.compute + s.down + s.up for s in spent), default=nothing),
             virtual_joules=sum((s.joules for s in spent), start=nothing),
@@ -197,7 +233,7 @@ class Run:
             scores=summary(scores),
         )
         found: dict[str, Sequence[Any]] = {"links": ledger.links, "scores": scores, "clock": spent}
-        self.folder.record(record, found | diary.rows(honest))
+        self.folder.record(record, found | diary.rows(honest, paid))
         self.round, self._since, self.servers = round, since, servers
         self.history.append(record)
         if round % self.plan.checkpoint_every == 0:
@@ -210,7 +246,10 @@ class Run:
         there = np.ones(len(self.cards), bool)  # a pooled client sits beside the server
         there[: len(fleet)] = fleet.online.who(len(fleet), round, self._streams) | fleet.pooled
         draw = self._streams.generator("participation", round)
-        cohort = some([i for i in trainers if there[i]], self.plan.size(len(trainers)), draw)
+        able = self._privacy.able([i for i in trainers if there[i]], round)
+        central = self._privacy.central
+        size = self.plan.size(len(trainers))
+        cohort = central.draw(able, draw) if central else some(able, size, draw)
         return cohort, [a for a in self.servers if a == SERVER or there[a]]
 
     def _ask(
@@ -233,57 +272,17 @@ class Run:
         self, clients: Sequence[int], servers: Mapping[int, Any], kind: str
     ) -> dict[int, wire.Message]:
         """The downlink of every client, or what it would get with all sensors ("whole")."""
-        cards = {i: self._fleet.whole(i) if kind == "whole" else self.cards[i] for i in clients}
+        known = self._privacy.cards
+        cards = {i: self._fleet.whole(i) if kind == "whole" else known[i] for i in clients}
         of = {i: servers[self.topology.aggregator_of(i)] for i in clients}
         return self._aggregation.downs(of, cards, after=kind == "settle")
 
-    def _read(
-        self,
-        answers: Iterator[Answer],
-        arriving: Collection[int],
-        since: Array,
-        ledger: Ledger,
-        diary: Diary,
-    ) -> tuple[dict[int, Any], list[tuple[int, str]], float]:
-        """What was received, by client; who was refused and why; the mean training loss of the
-        honest. arriving: whose messages reach anybody.
-
-        Messages are read while other clients still work. For a client that failed or whose message
-        was refused the round did not happen: it goes on from the private state it had before. One
-        that nobody heard has trained all the same.
-        """
-        received: dict[int, Any] = {}
-        refused, losses = [], []
-        for answer in answers:
-            card = self.cards[answer.client]
-            if card.id not in self._liars:
-                losses.append((answer.log.get("loss", math.nan), card.samples))
-            refused += answer.failures
-            if answer.failure:
-                continue
-            diary.hear(answer)
-            payload = len(answer.up)  # of a message that cannot be read, everything counts
-            try:
-                up = wire.decode(answer.up, self._up_type, max_bytes=self.plan.max_message_mb << 20)
-                payload = sum(t.nbytes for t in wire.flatten(up).values())
-                wire.check(up, card, self.method.sends(card), self.method.partial)
-                self.method.vet(card, up)
-                if card.id in arriving:
-                    received[card.id] = up
-                else:  # nobody heard it, but it has trained
-                    diary.lose(card.id)
-                if answer.keeps_state:
-                    since[card.id] = self.round + 1
-            except CommunisError as error:
-                refused.append((card.id, readable(str(error))))
-            ledger.up(card.id, wire.Message(answer.up, payload))
-        return received, refused, weighted_mean(losses)
-
     def _evaluate(
-        self, round: int, since: Array, servers: Mapping[int, Any]
+        self, round: int, since: Array, servers: Mapping[int, Any], cohort: Sequence[int]
     ) -> tuple[list[Scored], list[tuple[int, str]]]:
-        """The scores of this round, if it is due, and the clients that could not be scored."""
-        if not self.plan.evaluates(round):
+        """The scores of this round, if they are due or no round can follow, and the clients that
+        could not be scored."""
+        if not self.plan.evaluates(round) and not self._privacy.over(round + 1, cohort):
             return [], []
         everybody = [i for i in range(len(self._fleet.fleet)) if i not in self._liars]
         count = self.plan.eval_clients or len(everybody)
@@ -304,9 +303,9 @@ class Run:
         """A digest of everything that must be the same for a checkpoint to be continued; the plan
         may change, for instance to go on for more rounds."""
         cards = [(c.id, c.modalities, c.samples, c.model) for c in self.cards]
-        rules = [rule] if (rule := self._aggregation.rule) else []
+        extra = [part for part in (self._aggregation.rule, *self._privacy.mechanisms) if part]
         fleet = self._fleet.fleet.digest
-        return digest(self.method, self.topology, self._streams, fleet, cards, *rules)
+        return digest(self.method, self.topology, self._streams, fleet, cards, *extra)
 
     def _restore(self) -> int:
         """Continues the folder's checkpoint; its round, or -1 if there is none."""
@@ -315,6 +314,7 @@ class Run:
             return -1
         by_server: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)
         self._since = checkpoint.tensors.pop("clients").numpy().copy()
+        self._privacy.restore(checkpoint.tensors, self.folder.accounted())
         for key, tensor in checkpoint.tensors.items():
             aggregator, _, name = key.partition(":")
             by_server[aggregator][name] = tensor

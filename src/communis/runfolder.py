@@ -4,6 +4,7 @@
     environment.json     versions and machine
     fleet.json           class names; every client's sensors, training windows, model and device
     availability.parquet when which sensor was missing, drawn or as the data brought it
+    privacy.json         what left the clients, and what of it was protected how
     records.jsonl        one RoundRecord per line
     scores/*.parquet     per evaluated round: client x split x modality subset x metric x class
     links/*.parquet      bytes per link and direction, per round
@@ -44,7 +45,8 @@ from communis.fleet.gaps import kept_trace
 
 FORMAT = "1"
 _MAY_BE_NAN = (
-    "loss", "virtual_seconds", "virtual_joules", "consensus_distance", "attack_distance"
+    "loss", "seconds_aggregation", "virtual_seconds", "virtual_joules", "consensus_distance",
+    "attack_distance",
 )  # fmt: skip
 
 
@@ -92,6 +94,19 @@ class RunFolder:
         replace_file(self.path / "environment.json", json.dumps(environment(), indent=2).encode())
         if trace := kept_trace(fleet.fleet):
             trace.save(self.path / "availability.parquet")
+
+    def account(self, text: str) -> None:
+        """Writes what left the clients and what of it is protected."""
+        replace_file(self.path / "privacy.json", text.encode())
+
+    def accounted(self) -> dict[str, Any]:
+        """What was written so; empty in folders of older versions."""
+        path = self.path / "privacy.json"
+        try:
+            found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        except (OSError, ValueError) as error:
+            raise CommunisError(f"{path} is not readable: {error}") from None
+        return found
 
     def record(self, record: RoundRecord, rows: Mapping[str, Sequence[Any]]) -> None:
         """rows: what belongs into the room of that name."""

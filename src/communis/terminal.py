@@ -26,6 +26,7 @@ from communis.finished import Finished
 from communis.metrics.estimate import Estimate
 from communis.metrics.selection import Select
 from communis.plugins import nearest
+from communis.report import privacy
 from communis.report.clockwords import about_time, goal, of_rounds, of_target
 from communis.report.modalities import alone
 from communis.report.traffic import COLUMNS, about_traffic
@@ -145,8 +146,8 @@ def results(
     targets: Sequence[float] = (),
 ) -> Group:
     """The comparison of the methods, or for a grid the methods x cells, what they take by the
-    device clock and what they send until they reach the targets; unless `quiet` with how to read
-    it. targets: see `timing.named`."""
+    device clock, what they send until they reach the targets and whether that is private; unless
+    `quiet` with how to read it. targets: see `timing.named`."""
     found: Sequence[Selected]
     seen = scored(runs)
     if len(places := cells(seen)) > 1:
@@ -165,6 +166,7 @@ def results(
         for one in sent:
             parts += _each(goal(one.target, metric), COLUMNS, one.rows)
         words += f" {about_traffic(seen, metric)}"
+    parts += ["", *privacy.lines(seen)]
     return Group(*parts) if quiet else Group(*parts, f"\n{words}")
 
 
@@ -239,7 +241,8 @@ def as_json(
     runs: Sequence[Finished], metric: str, select: Select = "last", targets: Sequence[float] = ()
 ) -> dict[str, Any]:
     """The same for programs: rows with their cell, and for a grid the averages over cells; by the
-    device clock (`timing`) and until the targets (`traffic`) each cell, then all."""
+    device clock (`timing`) and until the targets (`traffic`) each cell, then all; what may be
+    promised of every run (`privacy`)."""
     found: dict[str, Any] = {"metric": metric, "select": select, "rows": []}
     groups = cells(scored(runs))
     for group in groups.values():
@@ -255,7 +258,7 @@ def as_json(
         found["traffic"] += [about | asdict(x) for x in traffic(part, metric, select, targets)]
         if scores := alone(part, metric, select):
             found["modalities"].append(about | asdict(scores))
-    return found
+    return found | {"privacy": [privacy.as_json(run) for run in scored(runs)]}
 
 
 class Stop:

@@ -27,7 +27,7 @@ from communis.core import Card, CommunisError, Method
 from communis.state import State
 
 MAX_BYTES = 1 << 30  # a longer message is refused unread
-_SCALARS = {int: torch.int64, float: torch.float64, bool: torch.bool}
+SCALARS = {int: torch.int64, float: torch.float64, bool: torch.bool}
 _NAMES = {  # what a message may hold: numbers that can be checked for NaN and Inf
     torch.float64: "F64",
     torch.float32: "F32",
@@ -71,7 +71,7 @@ def flatten(payload: Any) -> dict[str, Tensor]:
             flat[f.name] = value
         elif value is not None:
             flat[f.name] = torch.tensor(
-                value, dtype=_SCALARS[_bare(_schema(payload.__class__)[f.name])]
+                value, dtype=SCALARS[bare(schema(payload.__class__)[f.name])]
             )
     return flat
 
@@ -144,7 +144,7 @@ def unflatten(flat: dict[str, Tensor], kind: Any) -> Any:
         value = State(_take_mapping(flat, _ROOT))
         _refuse_rest(flat)
         return value
-    built = {name: _take(flat, name, hint) for name, hint in _schema(kind).items()}
+    built = {name: _take(flat, name, hint) for name, hint in schema(kind).items()}
     _refuse_rest(flat)
     return kind(**built)
 
@@ -160,7 +160,7 @@ def check(
         _check_paths(_ROOT, payload, card, paths, partial)
     if not is_dataclass(payload):
         return
-    for field_name, hint in _schema(payload.__class__).items():
+    for field_name, hint in schema(payload.__class__).items():
         value = getattr(payload, field_name)
         if get_origin(hint) is Annotated and isinstance(value, State):
             _check_keys(
@@ -195,12 +195,13 @@ def payload_types(method: type[Method[Any, Any, Any, Any]]) -> tuple[Any, Any, A
 
 
 @cache
-def _schema(kind: Any) -> dict[str, Any]:
+def schema(kind: Any) -> dict[str, Any]:
+    """The declared type of every field of a payload."""
     hints = get_type_hints(kind, include_extras=True)
     return {f.name: hints[f.name] for f in fields(kind)}
 
 
-def _bare(hint: Any) -> Any:
+def bare(hint: Any) -> Any:
     """The type itself, without annotation and without `| None`."""
     hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     if get_origin(hint) in (Union, types.UnionType):
@@ -209,22 +210,22 @@ def _bare(hint: Any) -> Any:
 
 
 def _take(flat: dict[str, Tensor], name: str, hint: Any) -> Any:
-    bare = _bare(hint)
+    kind = bare(hint)
     absent = name not in flat and not any(key.startswith(name + "/") for key in flat)
     if absent and get_origin(hint) in (Union, types.UnionType):
         return None
-    if bare is State:
+    if kind is State:
         return State(_take_mapping(flat, name))
-    if get_origin(bare) is not None and issubclass(get_origin(bare), Mapping):
+    if get_origin(kind) is not None and issubclass(get_origin(kind), Mapping):
         return _take_mapping(flat, name)
     if name not in flat:
         raise WireError(f"field {name} is missing")
     tensor = flat.pop(name)
-    if bare is Tensor:
+    if kind is Tensor:
         return tensor
-    if tensor.ndim or tensor.dtype is not _SCALARS[bare]:
+    if tensor.ndim or tensor.dtype is not SCALARS[kind]:
         raise WireError(
-            f"field {name} is {tensor.dtype} {tuple(tensor.shape)}, expected one {bare.__name__}"
+            f"field {name} is {tensor.dtype} {tuple(tensor.shape)}, expected one {kind.__name__}"
         )
     return bare(tensor.item())
 
@@ -239,9 +240,13 @@ def _refuse_rest(flat: Mapping[str, Tensor]) -> None:
         raise WireError(f"unknown field {', '.join(sorted(flat))}")
 
 
+def extent(sizes: tuple[str | int, ...], card: Card) -> tuple[int, ...]:
+    """A declared shape, in numbers of the client's card."""
+    return tuple(card.sizes[size] if isinstance(size, str) else size for size in sizes)
+
+
 def _check_shape(name: str, tensor: Tensor, sizes: tuple[str | int, ...], card: Card) -> None:
-    expected = tuple(card.sizes[size] if isinstance(size, str) else size for size in sizes)
-    if tuple(tensor.shape) != expected:
+    if tuple(tensor.shape) != (expected := extent(sizes, card)):
         raise WireError(f"{name} has shape {tuple(tensor.shape)}, declared {expected}")
     if tensor.dtype is not torch.float32:
         raise WireError(f"{name} is {tensor.dtype}, expected torch.float32")

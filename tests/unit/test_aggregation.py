@@ -18,13 +18,23 @@ from communis.methods.comfed import CoMFed
 from communis.methods.fedproto import FedProto
 from communis.methods.local import Local
 from communis.methods.unifl import UniFL
+from communis.privacy.protection import Protection, Setting
+from communis.privacy.settings import PrivacyConfig
 from communis.robust.attacks import Attack
 from communis.robust.median import GeometricMedian
 from communis.robust.rules import RobustConfig
+from communis.streams import Streams
 from communis.topology import Star, ring
 from tests.fleets import mixed_fleet
 
-consensus_distance = Aggregation(FedAvg(), ()).consensus_distance
+
+def open_to_all(method: Any) -> Aggregation:
+    """Without any privacy."""
+    setting = Setting(rounds=1, participation=1.0, by_number=False, star=True, rule=False)
+    return Aggregation(method, Protection(PrivacyConfig(), method, (), (), setting, Streams()))
+
+
+consensus_distance = open_to_all(FedAvg()).consensus_distance
 PLAN = Plan(rounds=2, workers=1, eval_every=1)
 
 
@@ -140,7 +150,7 @@ def test_classes_that_a_node_has_not_heard_of_are_not_compared() -> None:
 
     one = targets([0.5, 0.5], [9.5, 9.5], age=(0, 2))
     other = targets([2.5, 0.5], [0.0, 0.0], age=(0, latent.NEVER))
-    measure = Aggregation(method, ()).consensus_distance
+    measure = open_to_all(method).consensus_distance
     assert measure({0: one, 1: other}) == 1
     assert math.isnan(measure({0: one, 1: targets([2.5, 0.5], [1.0, 0.0], age=(0, 0), who=3)}))
 

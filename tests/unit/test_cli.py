@@ -105,7 +105,7 @@ def test_compare_does_not_mix_results_of_devices_that_have_changed(
     half = tmp_path / "c" / "fedavg" / "seed1"
     half.mkdir()
     text = (half.parent / "seed0" / "config.toml").read_text("utf-8")
-    (half / "config.toml").write_text(text.replace("seed = 0", "seed = 1"), "utf-8")
+    (half / "config.toml").write_text(text.replace("seed = 0", "seed = 1", 1), "utf-8")
     assert call(monkeypatch, "resume", str(tmp_path / "c"), "--quiet") == 2
     assert "other device profiles or pretrained weights" in capsys.readouterr().err
     shutil.rmtree(half)

@@ -15,6 +15,7 @@ from torch import Tensor
 from communis.core import Batch, Client, CommunisError, Samples, Score
 from communis.exchange import Answer, Ask, Scored
 from communis.fleet import AnyMethod, BoundFleet
+from communis.privacy.guard import Guard
 from communis.wire import decode, encode, flatten, load, payload_types, unflatten
 
 EVAL_BATCH = 512
@@ -74,10 +75,16 @@ class StateStore:
 class Executor:
     """Performs asks, one at a time, with one scratch model per architecture and sensor suite."""
 
-    def __init__(self, fleet: BoundFleet, store: StateStore, subsets: str = "each") -> None:
-        self.fleet, self.store, self.subsets = fleet, store, subsets
+    def __init__(
+        self,
+        fleet: BoundFleet,
+        store: StateStore,
+        subsets: str = "each",
+        guard: Guard | None = None,
+    ) -> None:
+        self.fleet, self.store, self.subsets, self.guard = fleet, store, subsets, guard
         self.method: AnyMethod = fleet.method
-        _, self.state_type, self.down_type, _ = payload_types(type(self.method))
+        _, self.state_type, self.down_type, self.up_type = payload_types(type(self.method))
 
     def perform(self, ask: Ask) -> Answer:
         if ask.kind == "whole":
@@ -100,8 +107,19 @@ class Executor:
             state = self.method.settle(client, state, down)
             return Answer(ask.client, keeps_state=self._keep(ask, state, client), log=client.log)
         state, up = self.method.local(client, state, down)
-        data = self._sent(client, flatten(up), flatten(down))
+        data = self._sent(client, self._guarded(client, up, down), flatten(down))
         return Answer(ask.client, data, self._keep(ask, state, client), client.log)
+
+    def _guarded(self, client: Client, up: Any, down: Any) -> dict[str, Tensor]:
+        """The message as privacy lets it leave the device."""
+        flat = flatten(up)
+        if self.guard is None:
+            return flat
+        subspace = self.method.subspace(down) if self.guard.kappa != 1 else {}
+        noise = client.generator("privacy")
+        sent, clipped = self.guard.protect(flat, flatten(down), subspace, client.round, noise)
+        client.log["privacy/clipped"] = clipped
+        return flatten(self.method.tidied(unflatten(dict(sent), self.up_type)))
 
     def _sent(self, client: Client, up: dict[str, Tensor], down: dict[str, Tensor]) -> bytes:
         """The message of a client, or what an attacker makes of it."""

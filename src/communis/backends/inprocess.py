@@ -38,6 +38,7 @@ from communis.backends.machine import (
 from communis.core import CommunisError
 from communis.exchange import Answer, Ask
 from communis.fleet import AnyMethod, Fleet
+from communis.privacy.guard import Guard
 
 SMALL = 32_768  # bytes; shorter messages go through the pipe itself
 PATIENCE = 2.0  # seconds between two looks whether the parent is still there
@@ -58,16 +59,17 @@ class InProcess:
         device: str = "cpu",
         subsets: str = "each",
         start_method: str = "",
+        guard: Guard | None = None,
     ) -> None:
         """workers: processes; 1: none besides this one; 0: as many as `default_workers` says.
-        states: where private client state lives."""
+        states: where private client state lives. guard: what clients do to their messages."""
         start_method = start_method or default_start_method(device)
         self.workers = workers or default_workers(start_method)
         self._scratch = tempfile.TemporaryDirectory(prefix="communis-", dir=shared_memory())
         self._mail = Path(self._scratch.name)
         self._spare = tempfile.TemporaryDirectory(prefix="communis-states-")
         self._store = StateStore(states or Path(self._spare.name))
-        self._job = (fleet, method, self._store.folder, device, subsets)
+        self._job = (fleet, method, self._store.folder, device, subsets, guard)
         self._context = multiprocessing.get_context(start_method)
         self._pool: list[_Worker] = []
         self._executor: Executor | None = None
@@ -265,5 +267,5 @@ def _fetch(letter: bytes | str) -> bytes:
 
 
 def _executor(job: tuple[Any, ...]) -> Executor:
-    fleet, method, states, device, subsets = job
-    return Executor(fleet.bind(method, device), StateStore(states), subsets)
+    fleet, method, states, device, subsets, guard = job
+    return Executor(fleet.bind(method, device), StateStore(states), subsets, guard)

@@ -23,6 +23,7 @@ from communis.models.zoo import Architecture, architecture
 from communis.needs import MIXED
 from communis.recordings.samples import joined
 from communis.state import State
+from communis.streams import Streams
 
 _Shapes = tuple[tuple[Modality, tuple[int, ...]], ...]
 CACHE_BYTES = 32 << 20  # materialised windows kept per process
@@ -49,6 +50,10 @@ class BoundFleet:
         self._cache: OrderedDict[int, Splits] = OrderedDict()  # least recently used first
         self._cached_bytes = 0
         self._costs: dict[Model, Cost] = {}
+
+    @property
+    def streams(self) -> Streams:
+        return self.fleet.streams
 
     @property
     def task(self) -> Task:

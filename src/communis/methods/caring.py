@@ -11,7 +11,7 @@ Deviation: the fine-tuning of the model where it is deployed is not part of it, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -58,6 +58,9 @@ class Caring(FedAvg, Method[Server, State, Down, Up]):
     def vet(self, card: Card, up: Any) -> None:
         if not 0 <= up.a <= 1:
             raise CommunisError(f"a is {up.a}; an accuracy lies between 0 and 1")
+
+    def tidied(self, up: Any) -> Any:
+        return replace(up, a=min(1.0, max(0.0, up.a)))
 
     def aggregate(self, server: Server, ups: Replies[Any]) -> Server:
         a = {card.id: up.a for card, up in ups.each()}

@@ -9,7 +9,7 @@ Deviation: p_i and tau_eff are taken per path over the participating clients tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -17,6 +17,8 @@ from communis.core import Card, Client, CommunisError, FleetView, Method
 from communis.local import Recipe
 from communis.replies import Replies, samples
 from communis.state import State
+
+MOST = 1e9  # |a_i|_1 that a client may report
 
 
 @dataclass(frozen=True)
@@ -68,11 +70,15 @@ class FedNova(Recipe, Method[Server, State, Down, Up]):
         """|a_i|_1 after tau steps of SGD with momentum rho: [tau - rho (1 - rho^tau) / (1 - rho)] /
         (1 - rho)."""
         rho = self.momentum
-        return (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
+        # Of one step it is 1, which rounding may miss.
+        return max(1.0, (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho))
 
     def vet(self, card: Card, up: Up) -> None:
-        if not 1 <= up.a_1 <= 1e9:
+        if not 1 <= up.a_1 <= MOST:
             raise CommunisError(f"a_1 is {up.a_1}; a client takes at least one step")
+
+    def tidied(self, up: Up) -> Up:
+        return replace(up, a_1=min(MOST, max(1.0, up.a_1)))
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         d = ups.mean(lambda up: up.d, by=samples)  # sum_i p_i d_i

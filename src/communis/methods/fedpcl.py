@@ -76,6 +76,9 @@ class FedPCL(Recipe, Method[Library, Private, Down, Up]):
     def vet(self, card: Card, up: Up) -> None:
         prototypes.check(up.p, up.has, up.n, card, sparse=False)
 
+    def tidied(self, up: Up) -> Up:
+        return Up(*prototypes.tidied(up.p, up.has, up.n))
+
     def aggregate(self, server: Library, ups: Replies[Up]) -> Library:
         return server.heard([(card.id, up.p, up.has, up.n[:0]) for card, up in ups.each()])
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from communis import needs
 from communis.core import Batch, Card, Client, CommunisError, FleetView, Method, Output
 from communis.local import Recipe
-from communis.prototypes import class_sums
+from communis.prototypes import class_sums, counted
 from communis.replies import Replies
 from communis.state import State
 
@@ -100,6 +100,9 @@ class FedProto(Recipe, Method[Server, Private, Down, Up]):
         whole = bool((up.counts == up.counts.round()).all())
         if not whole or float(up.counts.min()) < 0 or float(up.counts.sum()) > card.samples:
             raise CommunisError(f"counts are not those of {card.samples} windows")
+
+    def tidied(self, up: Up) -> Up:
+        return Up(*counted(up.sums, up.counts))
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         C, n = ups.classwise(lambda up: up.sums, lambda up: up.counts)

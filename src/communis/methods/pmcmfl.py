@@ -21,8 +21,8 @@ from torch import Tensor
 
 from communis import needs
 from communis.core import Batch, Card, Client, CommunisError, FleetView, Method, Output
-from communis.local import note_forward
 from communis.methods.fedavg import Averaging
+from communis.prototypes import counted, feature_sums
 from communis.replies import Replies
 from communis.state import State
 
@@ -83,8 +83,8 @@ class PmcmFL(Averaging, Method[Server, Private, Down, Up]):
             return L + self.contrast * anchored(output, batch, down, y, self.tau)
 
         self.train(client, loss=loss)
-        note_forward(client, client.train)  # of the prototypes
-        return replace(down, w=self.keep(client)), Up(self.send(client), *prototypes(client))
+        up = Up(self.send(client), *feature_sums(client, client.train))
+        return replace(down, w=self.keep(client)), up
 
     def vet(self, card: Card, up: Up) -> None:
         for m, n in up.counts.items():
@@ -92,6 +92,11 @@ class PmcmFL(Averaging, Method[Server, Private, Down, Up]):
             possible = bool(((n >= 0) & (n == n.round())).all()) and float(n.sum()) <= windows
             if not possible or bool(up.sums[m][n == 0].any()):
                 raise CommunisError(f"sums/{m} and counts/{m} are not those of {windows} windows")
+
+    def tidied(self, up: Up) -> Up:
+        pairs = {m: counted(up.sums[m], n) for m, n in up.counts.items()}
+        sums, counts = ({m: pair[i] for m, pair in pairs.items()} for i in (0, 1))
+        return Up(up.w, State(sums), State(counts))
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         C, n = dict(server.C), dict(server.n)
@@ -134,17 +139,3 @@ def anchored(output: Output, batch: Batch, library: Server, y: Tensor, tau: floa
             cosine = F.normalize(h[rows]) @ F.normalize(library.C[m][y[rows]]).T
             total = total - F.log_softmax(cosine / tau, 1).diagonal().mean()
     return total
-
-
-@torch.no_grad()
-def prototypes(client: Client, batch: int = 512) -> tuple[State, State]:
-    """Sums and counts of h_m by class, with the model as it is, in evaluation mode."""
-    client.model.eval()
-    sums = {m: torch.zeros(client.task.classes, d) for m, d in client.model.feature_sizes.items()}
-    counts = {m: torch.zeros(client.task.classes) for m in sums}
-    for part in map(client.train.batch, torch.split(torch.arange(len(client.train)), batch)):
-        for m, h in client.model(part).features.items():  # zero where absent
-            y = client.task.labels(part.target).cpu()
-            sums[m].index_add_(0, y, h.cpu())
-            counts[m].index_add_(0, y, part.present[m].float().cpu())
-    return State(sums), State(counts)

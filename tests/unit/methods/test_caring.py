@@ -243,3 +243,9 @@ def test_needs_classes() -> None:
 def test_refuses_senseless_settings(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(CommunisError, match=text):
         Caring(**settings)
+
+
+@pytest.mark.parametrize(("noised", "tidied"), [(-0.2, 0.0), (0.4, 0.4), (7.0, 1.0)])
+def test_a_noised_accuracy_is_one_again(noised: float, tidied: float) -> None:
+    w = vectors(p=[3.0])
+    assert Caring().tidied(Up(w, noised)) == Up(w, tidied)

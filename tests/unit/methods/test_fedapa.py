@@ -401,6 +401,19 @@ def test_a_lie_is_refused() -> None:
         game.method.vet(card, Up(up.p * 3, up.has, up.n))
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_class_that_noise_has_emptied_is_gone(sparse: bool) -> None:
+    """With its prototype; what is left is no longer than 1."""
+    game = play(fleet(), FedAPA(sparse=sparse))
+    up = game.ups[0][0]
+    assert up.n.tolist() == [2, 1, 1]
+    tidied = game.method.tidied(Up(up.p * 3, up.has, torch.tensor([2.4, -0.6, 0.7])))
+    assert tidied.n.tolist() == [2, 0, 1]
+    expected = F.normalize(up.p, dim=-1) * torch.tensor([[1.0], [0], [1]])
+    assert tidied.has.tolist() == ([0b101] if sparse else [])
+    torch.testing.assert_close(tidied.p, expected[[0, 2]] if sparse else expected)
+
+
 def opposed() -> Fleet:
     """Clients 0 to 2 and 3 to 5 see class 0 and 1 the other way round."""
     rng = np.random.default_rng(3)

@@ -143,3 +143,17 @@ def test_refuses_other_optimisers(optimizer: Any) -> None:
 def test_refuses_mixed_models() -> None:
     with pytest.raises(CommunisError, match="FedNova averages parameters"):
         ran(fleet(models=(SMALL, "cnn_small")), FedNova())
+
+
+@pytest.mark.parametrize(("noised", "tidied"), [(-4.0, 1.0), (2.5, 2.5), (1e12, 1e9)])
+def test_noised_steps_are_steps_again(noised: float, tidied: float) -> None:
+    d = vectors(p=[3.0])
+    assert FedNova().tidied(Up(d, noised)) == Up(d, tidied)
+
+
+def test_one_step_weighs_one_whatever_the_momentum() -> None:
+    """Rounding made less of it for some, and honest clients were refused."""
+    for rho in (i / 100 for i in range(100)):
+        method = FedNova(momentum=rho)
+        assert method.weight(1) == pytest.approx(1)
+        method.vet(card(), Up(vectors(), method.weight(1)))

@@ -283,6 +283,19 @@ def test_refuses_what_is_no_mean_of_unit_vectors() -> None:
     FedPCL().vet(card(samples=4), replace(sent, p=sent.p / 2))
 
 
+def test_noised_prototypes_are_no_longer_than_one() -> None:
+    """They keep their directions; short ones keep their bits."""
+    noised = Up(
+        torch.tensor([[3.0, -4], [0.3, 0.4], [0, 0]]),
+        torch.zeros(0, dtype=torch.uint8),
+        torch.zeros(0),
+    )
+    tidied = FedPCL().tidied(noised)
+    torch.testing.assert_close(tidied.p[0], torch.tensor([0.6, -0.8]))
+    assert torch.equal(tidied.p[1:], noised.p[1:])
+    assert tidied.n.shape == tidied.has.shape == (0,)
+
+
 def test_refuses_two_embedding_sizes() -> None:
     wide = Architecture(width=4, embedding=8)
     with pytest.raises(CommunisError, match=r"fedpcl needs one embedding size .* got \[6, 8\]"):

@@ -417,3 +417,14 @@ def test_refuses_a_task_without_classes() -> None:
 def test_refuses_settings(bad: dict[str, float]) -> None:
     with pytest.raises(CommunisError, match="contrast >= 0 and tau > 0"):
         PmcmFL(**bad)
+
+
+def test_noised_counts_are_whole_again() -> None:
+    """And without windows there is no sum, by modality."""
+    sums = State({m: torch.tensor([[1.0, -2], [3, 4]]) for m in ("a", "b")})
+    counts = vectors(a=[0.4, 2.7], b=[1.2, -5])
+    tidied = PmcmFL().tidied(Up(vectors(p=[9]), sums, counts))
+    assert same(tidied.counts, vectors(a=[0, 3], b=[1, 0]))
+    assert tidied.sums["a"].tolist() == [[0, 0], [3, 4]]
+    assert tidied.sums["b"].tolist() == [[1, -2], [0, 0]]
+    assert same(tidied.w, vectors(p=[9]))

@@ -1,0 +1,200 @@
+"""Privacy in runs: every message covered, budgets kept, and what is written down."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from communis import CommunisError, FedAvg, Plan, Run
+from communis.methods.centralized import Centralized
+from communis.methods.fedavg import Server
+from communis.methods.fednova import FedNova
+from communis.methods.fedopt import FedOpt
+from communis.methods.fedproto import FedProto
+from communis.methods.local import Local
+from communis.methods.scaffold import Scaffold
+from communis.privacy import accountant, gaussian
+from communis.privacy.guard import Guard
+from communis.privacy.settings import PrivacyConfig
+from communis.robust.median import GeometricMedian
+from communis.topology import ring
+from tests.fleets import SENDING, make, mixed_fleet
+
+LOCAL = PrivacyConfig(mode="local", noise=1.0)
+CENTRAL = PrivacyConfig(mode="central", noise=1.0)
+
+
+def ran(method: Any, privacy: PrivacyConfig, rounds: int = 2, **options: Any) -> Run:
+    plan = Plan(**{"rounds": rounds, "workers": 1, "eval_every": 0, **options.pop("plan", {})})
+    with Run(mixed_fleet(), method, plan, privacy=privacy, **options) as run:
+        list(run)
+    return run
+
+
+def log(run: Run) -> pd.DataFrame:
+    return pd.DataFrame(run.folder.log().to_pandas())
+
+
+def account(run: Run) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run.folder.path / "privacy.json").read_text("utf-8"))
+    return found
+
+
+@pytest.mark.parametrize("name", SENDING)
+def test_locally_every_fraction_of_every_message_is_noised(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    protect, seen = Guard.protect, []
+
+    def watched(self: Guard, up: Any, *rest: Any) -> Any:
+        sent, clipped = protect(self, up, *rest)
+        seen.append((up, sent))
+        return sent, clipped
+
+    monkeypatch.setattr(Guard, "protect", watched)
+    ran(make(name), LOCAL, rounds=1)
+    assert seen
+    for up, sent in seen:
+        assert list(up) == list(sent)
+        for key, value in up.items():
+            if value.is_floating_point() and value.numel():
+                assert bool((sent[key] != value).any()), key
+                assert sent[key].dtype == value.dtype
+
+
+def test_what_takes_no_noise_is_written_down() -> None:
+    tensors = account(ran(FedProto(batch=8), LOCAL, rounds=1))["tensors"]
+    uncovered = {row["field"]: row["why"] for row in tensors if not row["covered"]}
+    assert set(uncovered.values()) <= {"whole numbers take no Gaussian noise"}
+    open_to_all = account(ran(FedAvg(batch=8), PrivacyConfig(), rounds=1))
+    assert {row["why"] for row in open_to_all["tensors"]} == {"sent in clear"}
+    parts = {row["part"] for row in open_to_all["tensors"]}
+    assert {"encoders.m0.conv1", "fusion.blocks.m1", "head.out"} <= parts
+
+
+def test_numbers_of_windows_stay_with_their_client() -> None:
+    """FedAvg weighs all clients alike if it is not told how many windows they have."""
+    told = ran(FedAvg(batch=8, uniform=True), PrivacyConfig(mode="local", noise=1e-12, clip=1e6))
+    blind = ran(FedAvg(batch=8), PrivacyConfig(mode="local", noise=1e-12, clip=1e6))
+    for path, tensor in told.server.w.items():
+        assert torch.equal(tensor, blind.server.w[path])
+
+
+def test_a_client_that_has_spent_its_budget_stays_away() -> None:
+    """Noise 2 is mu = 0.5 a round; epsilon 3 at 1e-5 allows for two of them, not for three."""
+    config = PrivacyConfig(mode="local", noise=2.0, epsilon=3.0)
+    assert gaussian.epsilon_of(0.5 * 2**0.5, 1e-5) < 3 < gaussian.epsilon_of(0.5 * 3**0.5, 1e-5)
+    run = ran(FedAvg(batch=8), config, rounds=9, plan={"participation": 0.4})
+    rows = log(run)
+    paid = rows[rows["name"] == "privacy/mu"].groupby("client")["value"]
+    assert (paid.count() == 2).all()
+    assert (paid.max() == 0.5).all()
+    assert run.spent
+    assert run.round == 5  # five clients, two at a time, two rounds each
+    assert run.history[-1].scores  # the last round is scored although nobody planned it
+
+
+def test_a_round_that_nobody_can_pay_is_refused_at_once() -> None:
+    for config in (LOCAL, CENTRAL):
+        with pytest.raises(CommunisError, match="a single round costs more than epsilon = 1"):
+            ran(FedAvg(batch=8, uniform=True), replace(config, epsilon=1.0))
+
+
+def test_central_privacy_stops_when_epsilon_is_spent() -> None:
+    config = PrivacyConfig(mode="central", noise=4.0, epsilon=2.0)
+    run = ran(FedAvg(batch=8, uniform=True), config, rounds=20, plan={"participation": 0.5})
+    taken = accountant.epsilon_of([(0.5, 4.0)] * run.round, 1e-5)
+    assert taken <= 2 < accountant.epsilon_of([(0.5, 4.0)] * (run.round + 1), 1e-5)
+    assert run.spent
+    rows = log(run)
+    rows = rows[rows["client"] == -1].set_index("name")["value"]
+    assert set(rows["privacy/z"]) == {4.0}
+    assert set(rows["privacy/q"]) == {0.5}
+
+
+def test_central_privacy_without_noise_is_a_mean_of_clipped_updates() -> None:
+    """With everybody there and a bound that binds nobody it is uniform FedAvg."""
+    wide = PrivacyConfig(mode="central", noise=1e-9, clip=1e4)
+    plain = ran(FedAvg(batch=8, uniform=True), PrivacyConfig())
+    noised = ran(FedAvg(batch=8, uniform=True), wide)
+    for path, tensor in plain.server.w.items():
+        torch.testing.assert_close(noised.server.w[path], tensor, atol=2e-4, rtol=0)
+
+
+@pytest.mark.parametrize("method", [FedOpt(batch=8), Scaffold(batch=8), FedAvg(uniform=True)])
+def test_methods_of_sums_run_under_central_privacy(method: Any) -> None:
+    run = ran(method, CENTRAL, plan={"participation": 0.1})  # sometimes nobody comes
+    assert run.round == 2
+    if isinstance(run.server, Server):
+        assert all(bool(torch.isfinite(t).all()) for t in run.server.w.values())
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "text"),
+    [
+        (FedAvg(), {}, r"set method\.uniform = true"),
+        (FedNova(), {}, r"set method\.uniform = true"),
+        (FedProto(), {}, "counts as well as sums"),
+        (FedAvg(uniform=True), {"topology": ring(5)}, "in a graph nobody is trusted"),
+        (FedAvg(uniform=True), {"rule": GeometricMedian()}, r"\[robust\] looks at single"),
+        (FedAvg(uniform=True), {"plan": {"cohort": 2}}, "coins tossed for each"),
+        (Centralized(), {}, "hands over raw data"),
+    ],
+)
+def test_what_central_privacy_does_not_suit_is_refused_before_the_first_round(
+    method: Any, options: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(CommunisError, match=text):
+        ran(method, CENTRAL, rounds=0, **options)
+
+
+def test_modes_that_need_umeda() -> None:
+    with pytest.raises(CommunisError, match="FedAvg sends none"):
+        ran(FedAvg(), PrivacyConfig(mode="paper", epsilon=2.0))
+    with pytest.raises(CommunisError, match="names no subspace"):
+        ran(FedAvg(), PrivacyConfig(mode="local", epsilon=2.0, mechanism="subspace"))
+
+
+def test_nothing_leaves_a_client_of_local_training() -> None:
+    run = ran(Local(batch=8), PrivacyConfig(mode="local", epsilon=1.0))
+    assert account(run)["tensors"] == []
+    assert run.round == 2
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        PrivacyConfig(mode="local", noise=2.0, epsilon=3.0, spend="late"),
+        PrivacyConfig(mode="central", noise=2.0, adaptive=True),
+    ],
+)
+def test_a_private_run_goes_on_where_it_stopped(config: PrivacyConfig, tmp_path: Path) -> None:
+    """Budgets and the bound C are in the checkpoint; the noise is that of the round."""
+    method = FedAvg(batch=8, uniform=True)
+    plan = Plan(rounds=4, workers=1, participation=0.5)
+    with Run(mixed_fleet(), method, plan, privacy=config) as whole:
+        list(whole)
+    for _ in range(2):
+        with Run(mixed_fleet(), method, plan, privacy=config, folder=tmp_path) as run:
+            for record in run:
+                if record.round == 2:
+                    break
+    assert run.round == whole.round
+    for path, tensor in whole.server.w.items():
+        assert torch.equal(tensor, run.server.w[path])
+    assert log(run).equals(log(whole))
+    other = replace(config, delta=1e-6, clip=2.0)
+    with pytest.raises(CommunisError, match="another experiment"):
+        Run(mixed_fleet(), method, plan, privacy=other, folder=tmp_path)
+
+
+def test_noise_does_not_depend_on_the_number_of_workers() -> None:
+    one, two = (ran(FedAvg(batch=8), LOCAL, plan={"workers": n}) for n in (1, 2))
+    for path, tensor in one.server.w.items():
+        assert torch.equal(tensor, two.server.w[path])
