@@ -19,7 +19,8 @@ from communis.models.convpool import ConvPool
 from communis.models.encoders import TPN, TPNMini, positions
 from communis.models.fusion import Attention, Blocks
 from communis.models.network import MLP, Network, initialise
-from communis.models.zoo import RECURRENT, ZOO, Architecture, architecture
+from communis.models.sglt import Sglt
+from communis.models.zoo import RECURRENT, TOKENS, ZOO, Architecture, architecture
 from communis.tasks import Classification
 from tests.unit.small import TINY, batch, network, random, same_bits, shapes
 
@@ -41,6 +42,9 @@ KINDS = {
     "grid": Architecture("grid", width=2, fusion="channel_gru", embedding=6),
     "strided": Architecture("strided", width=4, fusion="time_gru", embedding=6),
     "convnet": Architecture("middle_convnet4", fusion="mean", embedding=6),
+    "sglt": Architecture("tokens", fusion="sglt", embedding=6, sglt=Sglt(heads=2)),
+    "softmax": Architecture("tokens", fusion="softmax", embedding=6, sglt=Sglt(heads=2)),
+    "graph": Architecture("tokens", fusion="graph", embedding=6, sglt=Sglt(heads=2, knn=3)),
 }
 # All that need no extra; pretrained ones with weights that were never trained.
 NAMED = {
@@ -94,7 +98,9 @@ def test_every_architecture_maps_every_modality_set(name: str, channels: dict[st
     assert list(output.features) == sorted(channels)
     for m, h in output.features.items():
         assert h.shape == (4, model.feature_sizes[m])
-        expected = kind.embedding if kind.fusion == "mean" else 2 * kind.width
+        expected = 2 * kind.width
+        if kind.fusion == "mean" or kind.fusion in TOKENS:  # 16 steps are four tokens
+            expected = kind.embedding * (4 if kind.fusion in TOKENS else 1)
         assert h.shape[1] == expected or kind.fusion in RECURRENT
     assert output.embedding.shape == (4, model.embedding_size)
     assert output.prediction.shape == (4, 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from communis.core import CommunisError as Refused
 from communis.data.synthetic import Synthetic
 from communis.fleet.muster import FleetConfig
 from communis.methods.local import Local
+from communis.models.sglt import Sglt
 from communis.partition.settings import Partition
 from communis.recordings.windows import TEST, TRAIN, Windows
 from communis.schema import SchemaError
@@ -159,6 +161,35 @@ def test_all_models_can_have_another_embedding(tmp_path: Path) -> None:
         list(run)
     with pytest.raises(CommunisError):  # a run is not continued with other models
         Run(made(embedding=24), FedAvg(batch=8), Plan(rounds=2, workers=1), folder=tmp_path / "run")
+
+
+def test_models_on_tokens_have_settings_of_their_own() -> None:
+    def names(**settings: Any) -> set[str]:
+        return {card.model for card in made(**settings).bind(Local()).cards}
+
+    given = Sglt(tau=0.1, layers=1)
+    assert names(models=("sglt",), sglt=given) == {"sglt-tau=0.1-layers=1"}
+    # Each follows what makes a difference to it, and keeps its own where nothing is given.
+    mixed = ("sglt", "gat", "cnn")
+    assert names(models=mixed, sglt=given) == {"sglt-tau=0.1-layers=1", "gat-layers=1", "cnn"}
+    assert names(models=("lat",), sglt=given, embedding=16) == {"lat-16-tau=0.1-layers=1"}
+    assert names(models=("self_attention",)) == {"self_attention"}
+    config = bare({"name": "synthetic"}, ["fleet.models=['sglt']", "fleet.sglt.gate=hard"])
+    assert config.fleet.sglt == Sglt(gate="hard")
+    again = tomllib.loads(config.to_toml())["fleet"]["sglt"]
+    assert (again["gate"], again["tau"], again["relative"]) == ("hard", 0.05, True)
+
+
+def test_clients_of_all_types_train_one_model_on_tokens() -> None:
+    """Coarse and dense ones, on every kind of window; a path has one shape in all of them."""
+    changes = {"clients": 8, "windows": 20, "target": "all", "lidar_points": 16}
+    changes |= {"sensors": ["acc", "csi", "lidar", "depth"], "sites": ["wrist"]}
+    small = ["fleet.models=['sglt']", "fleet.types=[0.5, 0.25, 0.25]", "fleet.embedding=8"]
+    fleet = bare({"name": "world", **changes}, [*small, "fleet.sglt.layers=1"]).make_fleet()
+    assert len(set(fleet.suites)) == 5
+    with Run(fleet, FedAvg(batch=16, lr=0.01), Plan(rounds=2, workers=1)) as run:
+        losses = [record.loss for record in run]
+    assert losses[1] < losses[0]
 
 
 def test_an_unknown_device_is_refused_and_a_measured_one_is_read(tmp_path: Path) -> None:
@@ -313,6 +344,12 @@ def test_a_round_in_which_nobody_is_online_changes_nothing() -> None:
             "that of cnn_attention follows",
         ),
         ({"models": ("large_convnet4",), "embedding": 63}, "large_convnet4 needs an even number"),
+        ({"models": ("sglt",), "embedding": 30}, "heads = 4 cannot share out an embedding of 30"),
+        ({"sglt": Sglt(tau=0.1)}, "sglt: tau would change nothing in cnn; .* it: sglt, sglt_paper"),
+        (
+            {"models": ("gat", "cnn"), "sglt": Sglt(gate="hard", knn=3)},
+            "sglt: gate would change nothing in gat, cnn; .* follows it: sglt, sglt_paper, lat$",
+        ),
         ({"roles": (Role(("m0",), 6, model="cnm"),)}, "did you mean 'cnn'"),
     ],
 )

@@ -192,10 +192,10 @@ def _with_all(batch: Batch, without: Modality = "") -> Batch:
 
 @contextmanager
 def _untouched(model: Model) -> Iterator[None]:
-    """Buffers and modes are afterwards as before. Within, cuDNN is off: its recurrent layers are
-    one kernel that nobody counts."""
+    """Parameters, buffers and modes are afterwards as before. Within, cuDNN is off: its recurrent
+    layers are one kernel that nobody counts."""
     modes = {module: module.training for module in model.modules()}
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    held = [(t, t.detach().clone()) for t in (*model.parameters(), *model.buffers())]
     try:
         with torch.backends.cudnn.flags(enabled=False):
             yield
@@ -203,5 +203,5 @@ def _untouched(model: Model) -> Iterator[None]:
         for module, training in modes.items():
             module.training = training
         with torch.no_grad():
-            for buffer, value in buffers:
-                buffer.copy_(value)
+            for tensor, value in held:
+                tensor.copy_(value)

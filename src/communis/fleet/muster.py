@@ -23,7 +23,8 @@ from communis.availability.trace import Trace
 from communis.core import CommunisError, Modality
 from communis.fleet.brought import brought
 from communis.fleet.description import Fleet, Normalise
-from communis.models.zoo import ZOO, Architecture, architecture
+from communis.models.sglt import Sglt
+from communis.models.zoo import ZOO, Architecture, architecture, changed
 from communis.partition.settings import Partition
 from communis.plugins import nearest
 from communis.recordings.recording import Array
@@ -42,6 +43,8 @@ class FleetConfig:
     # to the clients with the fewest training windows, or with the slowest devices
     embedding: int = 0  # size of all models' embeddings; 0: as the architecture says
     weights: str = ""  # file of pretrained weights, for models that need them; "random": untrained
+    sglt: Sglt = field(default_factory=Sglt)  # of models on tokens; what is as by default stays as
+    # the architecture says
     normalise: Normalise = "client"  # z-scores by own training windows, or by all of the fleet's
     roles: tuple[Role, ...] = ()  # so many clients with these sensors, so many with those; without
     # roles, suites or types everybody has the sensors that its data show
@@ -57,25 +60,7 @@ class FleetConfig:
     # first client with all of the fleet's sensors
 
     def __post_init__(self) -> None:
-        named = (*self.models, *(role.model for role in self.roles if role.model))
-        for name in named:
-            if name not in ZOO:
-                hint = nearest(name, list(ZOO))
-                raise CommunisError(f"models: no architecture {name!r}{hint}; see {', '.join(ZOO)}")
-            architecture(name, weights=self.weights).check_weights()
-            if self.embedding and ZOO[name].fusion == "attention":
-                raise CommunisError(
-                    f"embedding = {self.embedding}: that of {name} follows from its features; "
-                    "set 0, or choose a model without attention"
-                )
-            if self.embedding % 2 and ZOO[name].fusion == "mean":
-                raise CommunisError(f"embedding = {self.embedding}: {name} needs an even number")
-        if self.embedding < 0:
-            raise CommunisError(
-                f"embedding must be at least 0 (0: as the architecture says), got {self.embedding}"
-            )
-        if self.weights and not any(ZOO[name].pretrained for name in named):
-            raise CommunisError(f"weights: none of the models ({', '.join(named)}) needs any")
+        self._check_models()
         sources = [bool(self.roles), self.suites != Suites(), bool(self.types)]
         if sum(sources) > 1:
             raise CommunisError("roles, suites and types each say who has which sensors: give one")
@@ -83,10 +68,38 @@ class FleetConfig:
             raise CommunisError("types: give three shares, such as [0.4, 0.3, 0.3]")
         if not 0 <= self.type_drop < 1:
             raise CommunisError(f"type_drop is a probability below 1, got {self.type_drop}")
-        if not self.models:
-            raise CommunisError(f"models: give at least one of {', '.join(ZOO)}")
         if self.trace and (self.dropout.kind != "none" or self.dropout_test):
             raise CommunisError("trace and dropout both say when sensors fall silent: give one")
+
+    def _check_models(self) -> None:
+        named = (*self.models, *(role.model for role in self.roles if role.model))
+        if not self.models:
+            raise CommunisError(f"models: give at least one of {', '.join(ZOO)}")
+        if self.embedding < 0:
+            raise CommunisError(
+                f"embedding must be at least 0 (0: as the architecture says), got {self.embedding}"
+            )
+        for name in named:
+            if name not in ZOO:
+                hint = nearest(name, list(ZOO))
+                raise CommunisError(f"models: no architecture {name!r}{hint}; see {', '.join(ZOO)}")
+            if self.embedding and ZOO[name].fusion == "attention":
+                raise CommunisError(
+                    f"embedding = {self.embedding}: that of {name} follows from its features; "
+                    "set 0, or choose a model without attention"
+                )
+            if self.embedding % 2 and ZOO[name].fusion == "mean":
+                raise CommunisError(f"embedding = {self.embedding}: {name} needs an even number")
+            self._architecture(name).check()
+        if self.weights and not any(ZOO[name].pretrained for name in named):
+            raise CommunisError(f"weights: none of the models ({', '.join(named)}) needs any")
+        idle = {*changed(self.sglt, Sglt())}.difference(*(ZOO[name].follows for name in named))
+        if idle:
+            able = ", ".join(name for name, kind in ZOO.items() if idle <= {*kind.follows})
+            raise CommunisError(
+                f"sglt: {', '.join(sorted(idle))} would change nothing in {', '.join(named)}; "
+                f"leave it out, or choose a model that follows it: {able}"
+            )
 
     def make(self, windows: Windows, partition: Partition, streams: Streams) -> Fleet:
         client_of = partition.clients_of(windows, streams)
@@ -124,9 +137,14 @@ class FleetConfig:
         return device.load(Path(self.profiles)) if self.profiles else {}
 
     def _kind(self, name: str) -> str | Architecture:
+        """The name alone if nothing is changed."""
+        kind = self._architecture(name)
+        return name if kind == ZOO[name] else kind
+
+    def _architecture(self, name: str) -> Architecture:
         changes: dict[str, Any] = {"weights": self.weights} if ZOO[name].pretrained else {}
         changes |= {"embedding": self.embedding} if self.embedding else {}
-        return architecture(name, **changes) if changes else name
+        return architecture(name, **changes).tuned(changed(self.sglt, Sglt()))
 
     def _cast(
         self, windows: Windows, client_of: Array, clients: int, streams: Streams

@@ -5,22 +5,30 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
+
+from torch import nn
 
 from communis.core import CommunisError
 from communis.models import convnet, encoders, moment, temporal, tiny
 from communis.models.fusion import Attention, Blocks, Fusion, Mean
+from communis.models.graph import GraphLayer, SoftmaxLayer
 from communis.models.lora import LoRABlocks
 from communis.models.network import Network
+from communis.models.sglt import Sglt, SgltLayer, TokenFusion
+from communis.models.tokens import tokenizer
+from communis.streams import Streams
 
 Of = Literal[
     "cnn1d", "cnn2d", "gru", "transformer", "tpn", "tpn_mini", "lite", "wide", "tiny", "moment",
-    "grid", "strided", "tiny_convnet4", "middle_convnet4", "large_convnet4",
+    "grid", "strided", "tiny_convnet4", "middle_convnet4", "large_convnet4", "tokens",
 ]  # fmt: skip
+Fused = Literal[
+    "blocks", "attention", "mean", "lora", "time_gru", "channel_gru", "sglt", "softmax", "graph"
+]
 
 
 @dataclass(frozen=True)
@@ -28,25 +36,30 @@ class Architecture:
     encoder: Of = "cnn1d"  # of time series; images, point clouds and short series have their own
     # features per modality are twice that; of grid and strided, per step; mean: half the embedding
     width: int = 32
-    fusion: Literal["blocks", "attention", "mean", "lora", "time_gru", "channel_gru"] = "blocks"
-    embedding: int = 128  # but attention gives 4 contexts x features
+    fusion: Fused = "blocks"
+    embedding: int = 128  # but attention gives 4 contexts x features; of tokens: their width
     hidden: tuple[int, ...] = ()  # hidden layers of the head
     norm: bool = False  # BatchNorm in cnn1d and cnn2d; its statistics stay local
     units: int = 128  # of the attention's scores
     weights: str = ""  # where a pretrained encoder lies; "random": one that was never trained
+    sglt: Sglt = field(default_factory=Sglt)  # of transformers on tokens
 
     @property
     def name(self) -> str:
-        """Its name in the zoo, with its embedding size if that is another; or its own
-        description."""
+        """Its name in the zoo, with its embedding size and its settings of tokens where these are
+        others, as few as can be; or its own description."""
         bare = replace(self, weights="")
-        exact = (name for name, kind in ZOO.items() if kind == bare)
-        resized = (
-            f"{name}-{self.embedding}"
+        names = [
+            [name, *self._unlike(kind)]
             for name, kind in ZOO.items()
-            if replace(kind, embedding=self.embedding) == bare
-        )
-        return next(chain(exact, resized), repr(self))
+            if replace(kind, embedding=self.embedding, sglt=self.sglt) == bare
+        ]
+        shortest = min(names, key=len, default=[repr(self)])
+        return "-".join(shortest)
+
+    def _unlike(self, kind: Architecture) -> list[str]:
+        size = [str(self.embedding)] if self.embedding != kind.embedding else []
+        return size + [f"{key}={value}" for key, value in changed(self.sglt, kind.sglt).items()]
 
     @property
     def embedding_size(self) -> int:
@@ -57,7 +70,26 @@ class Architecture:
     def pretrained(self) -> bool:
         return self.encoder in PRETRAINED
 
-    def check_weights(self) -> None:
+    @property
+    def follows(self) -> tuple[str, ...]:
+        """The settings of tokens that make a difference to it."""
+        return TOKENS.get(self.fusion, ())
+
+    def tuned(self, given: Mapping[str, Any]) -> Architecture:
+        """With those of these settings of tokens that it follows."""
+        own = {key: value for key, value in given.items() if key in self.follows}
+        return replace(self, sglt=replace(self.sglt, **own))
+
+    def check(self) -> None:
+        """Whether it can be built at all."""
+        if (self.encoder == "tokens") != (self.fusion in TOKENS):
+            raise CommunisError(
+                f"encoder {self.encoder!r} and fusion {self.fusion!r} do not go together: "
+                f"tokens are fused by {', '.join(TOKENS)}"
+            )
+        if self.fusion in TOKENS:
+            with Streams().torch("build"):  # its heads may not fit its embedding
+                self._layer(0)
         if self.pretrained and not self.weights:
             raise CommunisError(
                 f"{self.name} needs pretrained weights: {PRETRAINED[self.encoder]}; or try things "
@@ -83,7 +115,7 @@ class Architecture:
     ) -> Network:
         """A network for modalities with windows of these shapes (channels first) and kinds; its
         parameters are not initialised yet."""
-        self.check_weights()
+        self.check()
         parts = {
             m: self._encoder(m, shape, kinds.get(m, "series"))
             for m, shape in sorted(shapes.items())
@@ -99,7 +131,16 @@ class Architecture:
         network.shapes = {m: tuple(shape) for m, shape in sorted(shapes.items())}
         return network
 
+    def _layer(self, number: int) -> nn.Module:
+        if self.fusion == "sglt":
+            return SgltLayer(self.embedding, self.sglt, number)
+        if self.fusion == "graph":
+            return GraphLayer(self.embedding, self.sglt.heads, self.sglt.knn)
+        return SoftmaxLayer(self.embedding, self.sglt.heads)
+
     def _fusion(self, sizes: Mapping[str, int]) -> Fusion:
+        if self.fusion in TOKENS:
+            return TokenFusion(sizes, self.embedding, self._layer, self.sglt.layers)
         if self.fusion == "attention":
             return Attention(sizes, units=self.units)
         if self.fusion == "mean":
@@ -116,6 +157,8 @@ class Architecture:
             raise CommunisError(
                 f"{self.name} takes windows of {expected}; {modality} has {tuple(shape)}"
             )
+        if self.encoder == "tokens":
+            return tokenizer(modality, shape, kind, self.embedding, self.sglt.knn)
         width = self.embedding // 2 if self.fusion == "mean" else self.width
         if kind == "points":
             return encoders.Points(shape[0], width)
@@ -159,6 +202,11 @@ RECURRENT: Mapping[str, type[temporal.Temporal]] = {
     "time_gru": temporal.TimeGRU,
     "channel_gru": temporal.ChannelGRU,
 }
+TOKENS: Mapping[str, tuple[str, ...]] = {  # what fuses tokens, and the settings that it follows
+    "sglt": tuple(f.name for f in fields(Sglt)),
+    "softmax": ("layers", "heads", "knn"),
+    "graph": ("layers", "heads", "knn"),
+}
 PRETRAINED: Mapping[str, str] = {"tiny": tiny.HELP, "moment": moment.HELP}  # how to get weights
 
 
@@ -183,6 +231,13 @@ ZOO: Mapping[str, Architecture] = {
     "tiny_convnet4": Architecture("tiny_convnet4", fusion="mean", embedding=256),
     "middle_convnet4": Architecture("middle_convnet4", fusion="mean", embedding=256),
     "large_convnet4": Architecture("large_convnet4", fusion="mean", embedding=256),
+    "sglt": Architecture("tokens", fusion="sglt", embedding=64),
+    "sglt_paper": Architecture("tokens", fusion="sglt", embedding=256, sglt=Sglt(heads=8)),
+    "lat": Architecture(
+        "tokens", fusion="sglt", embedding=64, sglt=Sglt(gate="none", operator="none")
+    ),
+    "self_attention": Architecture("tokens", fusion="softmax", embedding=64),
+    "gat": Architecture("tokens", fusion="graph", embedding=64),
 }
 
 PURPOSE: Mapping[str, str] = {
@@ -206,7 +261,18 @@ PURPOSE: Mapping[str, str] = {
     "tiny_convnet4": "FedAPA's smallest: one block, 7,956 parameters for CSI",
     "middle_convnet4": "FedAPA's second: two blocks, the least work for CSI",
     "large_convnet4": "FedAPA's own choice: five blocks, for CSI and other images or series",
+    "sglt": "tokens of any number, attention through a gated spectrum: UMEDA's network",
+    "sglt_paper": "sglt in UMEDA's own size: four times as wide, eight heads",
+    "lat": "sglt without its gate and its shared operator: a Performer",
+    "self_attention": "the same tokens through ordinary attention, for comparison with sglt",
+    "gat": "the same tokens through graph attention to the eight nearest",
 }  # what a name is good for
+
+
+def changed(settings: Sglt, other: Sglt) -> dict[str, Any]:
+    """The settings that the other has otherwise."""
+    names = (f.name for f in fields(Sglt))
+    return {n: getattr(settings, n) for n in names if getattr(settings, n) != getattr(other, n)}
 
 
 def architecture(name: str, **changes: object) -> Architecture:
