@@ -20,7 +20,7 @@ from communis.wire import decode, encode, flatten, payload_types
 from tests.fleets import METHODS, make, mixed_fleet
 
 pytestmark = pytest.mark.parametrize("name", METHODS)
-UNLINKED = ("local", "centralized", "unimodal", "fedduet", "relief", "comfed", "fedapa")
+UNLINKED = ("local", "centralized", "unimodal", "fedduet", "relief", "comfed", "fedapa", "umeda")
 PLAN = Plan(rounds=3, workers=1, participation=0.7, eval_every=0)
 
 

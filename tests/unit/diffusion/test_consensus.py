@@ -1,0 +1,254 @@
+"""The consensus: near the centre of one cloud, out of reach of liars, and the mean when in doubt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from communis import CommunisError, wire
+from communis.diffusion.consensus import Diffusion, kernel_mode
+from communis.state import State
+from tests.unit.diffusion.clouds import (
+    against_mean,
+    error,
+    gauss,
+    generator,
+    met,
+    noisy,
+    outliers,
+    two,
+)
+
+SEEDS = (0, 1, 2)
+SMALL: dict[str, Any] = {"width": 128, "train_first": 200}  # for points of 64 numbers
+KERNEL = Diffusion("kernel")
+each_sampler = pytest.mark.parametrize(
+    "sampler", ["paper", "sample_mean", "denoise_mean", "kernel"]
+)
+
+
+def brief(sampler: Any) -> Diffusion:
+    """Where it does not matter how well it is trained."""
+    return Diffusion(sampler, width=16, train_first=5, train_later=5, batch=16, samples=4)
+
+
+# How far from the centre
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_kernel(seed: int) -> None:
+    assert against_mean(gauss(seed), KERNEL) <= 1.02
+    assert against_mean(noisy(seed), KERNEL) <= 1.02
+    assert against_mean(outliers(seed), KERNEL) <= 0.25
+    assert against_mean(two(seed), KERNEL) <= 0.25
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_denoise_mean_in_small(seed: int) -> None:
+    how = Diffusion(**SMALL)
+    assert against_mean(gauss(seed, 64), how, seed) <= 1.2
+    assert against_mean(outliers(seed, 64), how, seed) <= 0.4
+    assert against_mean(two(seed, 64), how, seed) <= 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+def test_denoise_mean_as_it_is_used(seed: int) -> None:
+    how = Diffusion()
+    assert against_mean(gauss(seed), how, seed) <= 1.35
+    assert against_mean(noisy(seed), how, seed) <= 1.35
+    assert against_mean(outliers(seed), how, seed) <= 0.6
+    assert against_mean(two(seed), how, seed) <= 0.6
+
+
+def test_samples_are_no_consensus_and_their_mean_is_a_worse_one() -> None:
+    """One sample is as far away as a client; the mean of 64 is between it and the denoised mean."""
+    points, centre = gauss(0, 64)
+    errors = {}
+    for name, how in {
+        "denoised": Diffusion(**SMALL),
+        "samples": Diffusion("sample_mean", **SMALL),
+        "sample": Diffusion("sample_mean", samples=1, **SMALL),
+    }.items():
+        found = met(points, how)
+        assert found.fallback in ("", "outside the cloud")
+        errors[name] = error(found.value, centre)
+    assert errors["denoised"] < errors["samples"] < 0.6 < errors["sample"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_paper_s_sampler_ends_outside_of_the_cloud(seed: int) -> None:
+    """By far, or nowhere; the mean stands in."""
+    points, _ = gauss(seed, 64)
+    how = Diffusion("paper", width=128)
+    found = met(points, how, seed)
+    assert found.fallback in ("outside the cloud", "not finite")
+    assert torch.allclose(found.value, points.mean(0), atol=1e-6)
+    raw, _ = how._literal(points, State(), generator(seed))
+    assert not float((raw - points.mean(0)).norm()) < 100 * float(points.norm(dim=1).max())
+
+
+# When in doubt, the mean
+
+
+@each_sampler
+def test_few_clients_have_no_density(sampler: str) -> None:
+    points, _ = gauss(0, 6, n=7)
+    psi = State({"kept": torch.ones(1)})
+    found = met(points, brief(sampler), psi=psi)
+    assert (found.fallback, found.psi) == ("few clients", psi)
+    assert torch.allclose(found.value, points.mean(0))
+    more, _ = gauss(0, 6, n=8)
+    assert met(more, brief(sampler)).fallback != "few clients"
+    weights = torch.tensor([1.0] * 7 + [0.0])  # who has no weight is not there
+    assert met(more, brief(sampler), weights=weights).fallback == "few clients"
+
+
+@each_sampler
+def test_points_that_do_not_differ(sampler: str) -> None:
+    point = torch.tensor([0.1, -7e5, 3e-9])
+    found = met(point.expand(12, 3), brief(sampler), weights=torch.arange(1.0, 13))
+    assert found.fallback == "no spread"
+    assert torch.equal(found.value, point)
+
+
+def test_the_mean_is_weighted() -> None:
+    points, weights = torch.tensor([[0.0], [4.0]]), torch.tensor([3.0, 1.0])
+    assert met(points, KERNEL, weights=weights).value.tolist() == [1.0]
+
+
+def test_a_score_that_is_not_finite_is_not_carried_on() -> None:
+    points, _ = gauss(0, 4)
+    psi = met(points, brief("denoise_mean")).psi
+    spoiled = psi.map(lambda tensor: torch.full_like(tensor, torch.nan))
+    found = met(points, brief("denoise_mean"), psi=spoiled)
+    assert (found.fallback, len(found.psi)) == ("not finite", 0)
+    assert torch.allclose(found.value, points.mean(0), atol=1e-6)
+
+
+@each_sampler
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_points_and_weights_must_be_numbers(sampler: str, bad: float) -> None:
+    points, _ = gauss(0, 4)
+    spoiled = points.clone()
+    spoiled[3, 2] = bad
+    with pytest.raises(ValueError, match="finite"):
+        met(spoiled, brief(sampler))
+    with pytest.raises(ValueError, match="finite"):
+        met(points, brief(sampler), weights=torch.full((40,), bad))
+
+
+@pytest.mark.parametrize("weights", [torch.zeros(40), torch.tensor([-1.0] + [1.0] * 39)])
+def test_weights_must_be_weights(weights: Tensor) -> None:
+    with pytest.raises(ValueError, match="weights"):
+        met(gauss(0, 4)[0], KERNEL, weights=weights)
+
+
+# The kernel in closed form
+
+
+def test_kernel_by_hand() -> None:
+    """Two points at distance 2: the noise is 1, and the heavier one draws: y = tanh(y + a) with
+    a = log(3) / 2 is where it stands still."""
+    y = float(
+        kernel_mode(torch.tensor([[-1.0], [1.0]]).double(), torch.tensor([1.0, 3.0]).double())
+    )
+    a = torch.log(torch.tensor(3.0)).item() / 2
+    assert y == pytest.approx(torch.tanh(torch.tensor(y + a)).item(), abs=1e-4)
+    assert y > 0.9
+
+
+def test_kernel_goes_by_weight() -> None:
+    """A client that weighs two is two clients, but for the distances that the noise goes by."""
+    points, _ = two(0, 16)
+    heavy = torch.cat([torch.ones(28), torch.full((12,), 50.0)])
+    value = met(points, KERNEL, weights=heavy).value
+    assert error(value, points[28:].mean(0)) < error(value, points[:28].mean(0))
+
+
+def test_kernel_where_most_points_are_the_same() -> None:
+    points = torch.zeros(40, 3)
+    points[36:] = torch.tensor([8.0, 0.0, 0.0])
+    found = met(points, KERNEL)
+    assert found.fallback == ""
+    assert float(found.value[0]) < 0.3 < float(points.mean(0)[0])
+
+
+# Coordinates, randomness, memory
+
+
+@pytest.mark.parametrize("sampler", ["sample_mean", "denoise_mean", "kernel"])
+def test_it_moves_and_grows_with_the_points(sampler: Any) -> None:
+    points, _ = two(0, 16)
+    how, shift = brief(sampler), torch.linspace(-3, 3, 16)
+    value = met(points, how).value
+    moved = met(1000 * points.double() + shift, how)
+    assert moved.value.dtype is torch.double
+    assert torch.allclose(moved.value.float(), 1000 * value + shift, rtol=1e-3, atol=0.1)
+
+
+@each_sampler
+def test_the_generator_settles_everything(sampler: str) -> None:
+    points, _ = two(0, 16)
+    one, same = (met(points, brief(sampler), seed=4) for _ in range(2))
+    assert torch.equal(one.value, same.value)
+    assert all(torch.equal(one.psi[path], same.psi[path]) for path in same.psi)
+
+
+def test_no_common_randomness_is_touched() -> None:
+    before = torch.get_rng_state()
+    met(two(0, 16)[0], brief("sample_mean"))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_known_network_is_trained_on_and_one_that_does_not_fit_is_replaced() -> None:
+    """Without any further steps it is what it was."""
+    points, _ = outliers(0, 16)
+    how = Diffusion(width=32, train_first=20, train_later=1, lr=1e-9)
+    first = met(points, Diffusion(width=32, train_first=20))
+    again = met(points, how, psi=first.psi)
+    assert again.psi.keys() == first.psi.keys()
+    for path in first.psi:
+        assert torch.allclose(again.psi[path], first.psi[path], atol=1e-8)
+    other = met(outliers(0, 9)[0], how, psi=first.psi)
+    assert other.psi["2.bias"].shape == (9,)
+    assert met(points, KERNEL, psi=first.psi).psi is first.psi
+
+
+def test_after_the_codec_it_goes_on_the_same() -> None:
+    points, _ = outliers(0, 16)
+    how = Diffusion(width=32, train_first=20, train_later=5)
+    psi = met(points, how).psi
+    sent = wire.decode(wire.encode(psi).data, State)
+    assert torch.equal(met(points, how, psi=psi).value, met(points, how, psi=sent).value)
+
+
+def test_round_after_round_little_training_is_enough() -> None:
+    """100 steps a round from nothing: the liars lose their hold."""
+    how, psi, ratios = Diffusion(width=128, train_first=40, train_later=40), State(), []
+    for round in range(6):
+        points, centre = outliers(round, 64)
+        found = met(points, how, seed=round, psi=psi)
+        psi = found.psi
+        ratios.append(error(found.value, centre) / error(points.mean(0), centre))
+    assert ratios[-1] < 0.5
+    assert ratios[-1] < ratios[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sampler": "mode"}, "no sampler 'mode'; there are paper, sample_mean"),
+        ({"sigma_min": 0.0}, "sigma_min"),
+        ({"sigma_start": 60.0}, "sigma_start <= sigma_max"),
+        ({"steps": 0}, "steps must be positive, got 0"),
+        ({"width": 0}, "width must be positive"),
+        ({"lr": -1.0}, "lr must not be negative"),
+    ],
+)
+def test_settings_are_checked(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(CommunisError, match=words):
+        Diffusion(**changes)
