@@ -249,7 +249,8 @@ class TokenFusion(Fusion):
     ) -> tuple[Tensor, Tensor]:
         width = self.features
         tokens = {m: h.reshape(len(h), h.shape[1] // width, width) for m, h in features.items()}
-        mask = torch.cat([present[m][:, None].expand(t.shape[:2]) for m, t in tokens.items()], 1)
+        # Padding of point clouds arrives as tokens of zeros (models/tokens.py).
+        mask = torch.cat([present[m][:, None] & (t != 0).any(2) for m, t in tokens.items()], 1)
         x = torch.cat(list(tokens.values()), 1).masked_fill(~mask[..., None], 0.0)
         for layer in cast(nn.ModuleList, self.shared["layers"]):
             x = layer(x, mask)

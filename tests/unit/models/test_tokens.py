@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from communis import CommunisError, State, Streams
+from communis import Batch, CommunisError, State, Streams
 from communis.availability.detail import coarse_shape, coarsen
 from communis.backends.machine import one_thread
 from communis.models.network import initialise
@@ -25,7 +25,7 @@ from communis.models.tokens import (
     fourier,
     tokenizer,
 )
-from communis.models.zoo import ZOO
+from communis.models.zoo import TOKENS, ZOO, architecture
 from communis.recordings.samples import filled_cloud
 from tests.unit.small import random
 
@@ -283,3 +283,15 @@ def test_a_silent_window_has_finite_gradients() -> None:
 def test_what_cannot_be_cut_is_refused(kind: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(CommunisError, match=rf"nose: no tokens .* of kind {kind}; expected series"):
         tokenizer("nose", shape, kind, WIDTH)
+
+
+@pytest.mark.parametrize("name", [name for name, kind in ZOO.items() if kind.fusion in TOKENS])
+def test_padding_of_clouds_makes_no_difference_to_a_model(name: str) -> None:
+    model = architecture(name).build({"lidar": (4, 12)}, 3, {"lidar": "points"})
+    initialise(model, Streams(0))
+    cloud, here = random(2, 4, 5), torch.ones(2, dtype=torch.bool)
+    padded = torch.cat([cloud, cloud[..., :1].expand(-1, -1, 7)], 2)
+    alone, more = (
+        model(Batch({"lidar": x}, {"lidar": here}, here.long())).embedding for x in (cloud, padded)
+    )
+    torch.testing.assert_close(more, alone, rtol=1e-4, atol=1e-5)
