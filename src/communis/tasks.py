@@ -9,7 +9,8 @@ the same order.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -64,8 +65,23 @@ class Counting(Classification):
         return [*super().scores(prediction, target), Score("mae", error, support=len(target))]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """Targets in metres. Models predict how far they are from `centre`, in units of `scale`."""
+
+    centre: tuple[float, ...] = ()  # one number per column; empty: 0
+    scale: float = 1.0  # metres
+
+    def metres(self, prediction: Tensor) -> Tensor:
+        return prediction * self.scale + prediction.new_tensor(self.centre or (0.0,))
+
+    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Mean squared error in units of `scale`."""
+        return F.mse_loss(self.metres(prediction), target) / self.scale**2
+
+
 @dataclass(frozen=True)
-class Pose:
+class Pose(Metric):
     """Joint positions, (B, joints * 3). Scores: MPJPE with poses moved to the root joint, and
     absolute."""
 
@@ -84,11 +100,9 @@ class Pose:
     def labels(self, target: Tensor) -> Tensor:
         raise TypeError("a pose has no class; choose a method that does not need one")
 
-    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
-        return F.mse_loss(prediction, target)
-
     def scores(self, prediction: Tensor, target: Tensor) -> Sequence[Score]:
-        predicted, actual = (t.view(len(t), self.joints, 3) for t in (prediction, target))
+        both = (self.metres(prediction), target)
+        predicted, actual = (t.view(len(t), self.joints, 3) for t in both)
         return [
             Score("mpjpe", scores.mpjpe(predicted, actual, self.root), support=len(target)),
             Score("mpjpe_absolute", scores.mpjpe(predicted, actual), support=len(target)),
@@ -96,7 +110,7 @@ class Pose:
 
 
 @dataclass(frozen=True)
-class Localisation:
+class Localisation(Metric):
     """A point in space, (B, dimensions). Score: RMSE of the distance."""
 
     dimensions: int = 2
@@ -113,11 +127,9 @@ class Localisation:
     def labels(self, target: Tensor) -> Tensor:
         raise TypeError("a position has no class; choose a method that does not need one")
 
-    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
-        return F.mse_loss(prediction, target)
-
     def scores(self, prediction: Tensor, target: Tensor) -> Sequence[Score]:
-        return [Score("rmse", scores.rmse(prediction, target), support=len(target))]
+        error = scores.rmse(self.metres(prediction), target)
+        return [Score("rmse", error, support=len(target))]
 
 
 Single = Classification | Counting | Pose | Localisation
@@ -176,3 +188,19 @@ class Several:
 
     def _targets(self, target: Tensor) -> Iterator[Tensor]:
         return iter(torch.split(target, [task.columns for task in self.tasks], 1))
+
+
+T = TypeVar("T")
+
+
+def standardised(task: T, target: Tensor) -> T:
+    """The task with its metres counted from the mean of these targets (those of training windows
+    only), in units of their root mean square deviation; classes stay as they are."""
+    if isinstance(task, Several):
+        parts = zip(task.tasks, task._targets(target), strict=True)
+        return replace(task, tasks=tuple(standardised(own, part) for own, part in parts))
+    if isinstance(task, Metric):
+        mean = target.double().mean(0)
+        scale = float((target - mean).square().mean().sqrt())
+        return replace(task, centre=tuple(mean.tolist()), scale=scale if scale > 1e-6 else 1.0)
+    return task

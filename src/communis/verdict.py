@@ -219,6 +219,8 @@ def _reasons(found: Books) -> list[str]:
         return [*reasons, *["something left the clients, but nothing of it could be read"] * unread]
     if found.run.config.get("fleet", {}).get("normalise") == "fleet":
         reasons.append("windows are normalised by the whole fleet's statistics, shared in clear")
+    if found.run.config.get("fleet", {}).get("targets") == "standard":
+        reasons.append("targets are scaled by the whole fleet's statistics, shared in clear")
     if found.mode == "none":
         return [*reasons, "everything left in clear"]
     if found.mode != "central" and found.settings["kappa"] < 1:

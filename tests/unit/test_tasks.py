@@ -11,7 +11,7 @@ from sklearn import metrics as sk
 from torch import Tensor
 
 from communis import Score, Task
-from communis.tasks import Classification, Counting, Localisation, Pose, Several
+from communis.tasks import Classification, Counting, Localisation, Pose, Several, standardised
 from tests.unit.small import random
 
 
@@ -214,3 +214,30 @@ def test_a_class_that_no_sample_has_does_no_harm() -> None:
     prediction, target = random(4, 5), torch.tensor([1, 1, 1, 1])
     assert bool(task.loss(prediction, target).isfinite())
     assert all(math.isfinite(s.value) for s in task.scores(prediction, target))
+
+
+def test_standardised_targets_are_scored_in_metres() -> None:
+    """Columns 1 and 2 are a place with mean (2, 4) and deviations of 1 and 3 metres, whose mean
+    square is 5. A model that says 0 says the mean."""
+    task = Several(("class", "place"), (Classification(2), Localisation(2)))
+    target = torch.tensor([[0.0, 1.0, 1.0], [1.0, 3.0, 7.0]])
+    found = standardised(task, target)
+    assert found.tasks[0] == Classification(2)
+    place = found.tasks[1]
+    assert isinstance(place, Localisation)
+    assert place.centre == (2.0, 4.0)
+    assert place.scale == pytest.approx(5**0.5)
+    said = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 1.0, 0.0]])
+    (rmse,) = [s.value for s in found.scores(said, target) if s.metric == "place.rmse"]
+    off = (5**0.5 - 1) ** 2 + 9  # the second place is guessed at (2 + sqrt 5, 4)
+    assert rmse == pytest.approx(((1 + 9 + off) / 2) ** 0.5)
+    assert float(place.loss(torch.zeros(2, 2), target[:, 1:])) == pytest.approx(1.0)
+    still = standardised(Localisation(1), torch.ones(3, 1))
+    assert still.scale == 1.0  # nothing moves
+
+
+def test_metres_are_the_default() -> None:
+    place = Localisation(2)
+    said, true = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 4.0]])
+    assert float(place.loss(said, true)) == 2.0
+    assert place.scores(said, true)[0].value == 2.0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from communis import device
 from communis.availability import timeline
@@ -28,8 +29,9 @@ from communis.models.zoo import ZOO, Architecture, architecture, changed
 from communis.partition.settings import Partition
 from communis.plugins import nearest
 from communis.recordings.recording import Array
-from communis.recordings.windows import Windows
+from communis.recordings.windows import TRAIN, Windows
 from communis.streams import Streams
+from communis.tasks import standardised
 
 log = logging.getLogger("communis")
 
@@ -46,6 +48,10 @@ class FleetConfig:
     sglt: Sglt = field(default_factory=Sglt)  # of models on tokens; what is as by default stays as
     # the architecture says
     normalise: Normalise = "client"  # z-scores by own training windows, or by all of the fleet's
+    targets: Literal["metres", "standard"] = (
+        "metres"  # what models say of poses and places: metres,
+    )
+    # or how far these are from their mean in all training windows, in units of their spread
     roles: tuple[Role, ...] = ()  # so many clients with these sensors, so many with those; without
     # roles, suites or types everybody has the sensors that its data show
     suites: Suites = field(default_factory=Suites)  # sensors drawn for each client
@@ -104,6 +110,10 @@ class FleetConfig:
     def make(self, windows: Windows, partition: Partition, streams: Streams) -> Fleet:
         client_of = partition.clients_of(windows, streams)
         clients = int(client_of.max()) + 1
+        if self.targets == "standard":
+            train = windows.target[(windows.split == TRAIN) & (client_of >= 0)]
+            task = standardised(windows.task, torch.from_numpy(np.asarray(train)))
+            windows = replace(windows, task=task)
         roles = self._cast(windows, client_of, clients, streams)
         suites = [role.suite for role in roles]
         profiles = device.of_fleet([role.device for role in roles], self._measured())
