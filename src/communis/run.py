@@ -69,22 +69,15 @@ class Run:
         self._liars = frozenset(fleet.attack.attackers)
         if not any(self.cards[i].samples for i in self._fleet.trainers):
             raise CommunisError("no client has a training window (split 0)")
-        self._privacy = Protection(
-            privacy or PrivacyConfig(),
-            method,
-            self.cards,
-            self._fleet.trainers,
-            self.plan.setting(isinstance(self.topology, Star), rule is not None),
-            self._streams,
-        )
+        setting = self.plan.setting(isinstance(self.topology, Star), rule is not None)
+        self._privacy = Protection(privacy or PrivacyConfig(), self._fleet, setting)
+        if backend is not None and self._privacy.guard is not None:
+            raise CommunisError("privacy: a backend of one's own has no guard on its clients")
         self._aggregation = Aggregation(method, self._privacy, self._liars, rule)
         if method.pools_data:
             self.topology = self._aggregation.pooled(self.topology)
-        aggregators, seen = (
-            self.topology.aggregators(len(self.cards)),
-            self._privacy.view(self._fleet),
-        )
-        self.servers = {a: method.start_server(seen) for a in aggregators}
+        aggregators = self.topology.aggregators(len(self.cards))
+        self.servers = {a: method.start_server(self._privacy.view) for a in aggregators}
         self._privacy.rehearse(self.servers[aggregators[0]])
         self.round = 0  # the last one completed
         self.history: list[RoundRecord] = []
@@ -98,7 +91,7 @@ class Run:
         self._saved = self._restore()
         if self._saved < 0:
             self.folder.describe(config, self._fleet, self.topology.describe(len(fleet)))
-            self.folder.account(self._privacy.account())
+        self.folder.account(self._privacy.account())
         self.backend = backend or InProcess(
             fleet,
             method,

@@ -190,6 +190,12 @@ class Several:
         return iter(torch.split(target, [task.columns for task in self.tasks], 1))
 
 
+def scaled(task: object) -> bool:
+    """Whether anything is counted in units of its spread."""
+    parts = task.tasks if isinstance(task, Several) else (task,)
+    return any(isinstance(part, Metric) and bool(part.centre) for part in parts)
+
+
 T = TypeVar("T")
 
 

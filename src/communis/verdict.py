@@ -28,7 +28,8 @@ CONDITIONS = (
     "Noise in floating point is not exactly Gaussian; the number does not account for that.",
     "Losses, scores and curves are what the simulation shows of clients' data: they were never "
     "sent, and to publish them is not covered.",
-    "Which sensors and model a client has, and when it is there, is public.",
+    "Which sensors and model a client has, when it is there, how long it takes and whether it fails "
+    "is taken for public; weights to start from must not come from clients' data.",
     "The number is of this run alone: choosing settings by other runs on the same data, or "
     "releasing these too, is not accounted for.",
 )
@@ -217,10 +218,6 @@ def _reasons(found: Books) -> list[str]:
     if not found.parts:
         unread = any(record.bytes_up for record in found.run.records) and not reasons
         return [*reasons, *["something left the clients, but nothing of it could be read"] * unread]
-    if found.run.config.get("fleet", {}).get("normalise") == "fleet":
-        reasons.append("windows are normalised by the whole fleet's statistics, shared in clear")
-    if found.run.config.get("fleet", {}).get("targets") == "standard":
-        reasons.append("targets are scaled by the whole fleet's statistics, shared in clear")
     if found.mode == "none":
         return [*reasons, "everything left in clear"]
     if found.mode != "central" and found.settings["kappa"] < 1:

@@ -23,7 +23,6 @@ from communis.privacy.settings import PrivacyConfig
 from communis.robust.attacks import Attack
 from communis.robust.median import GeometricMedian
 from communis.robust.rules import RobustConfig
-from communis.streams import Streams
 from communis.topology import Star, ring
 from tests.fleets import mixed_fleet
 
@@ -31,7 +30,7 @@ from tests.fleets import mixed_fleet
 def open_to_all(method: Any) -> Aggregation:
     """Without any privacy."""
     setting = Setting(rounds=1, participation=1.0, by_number=False, star=True, rule=False)
-    return Aggregation(method, Protection(PrivacyConfig(), method, (), (), setting, Streams()))
+    return Aggregation(method, Protection(PrivacyConfig(), mixed_fleet().bind(method), setting))
 
 
 consensus_distance = open_to_all(FedAvg()).consensus_distance

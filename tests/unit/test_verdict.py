@@ -126,7 +126,6 @@ def test_epsilon_over_rounds(tmp_path: Path) -> None:
         ({"leaks": ["raw windows are handed over to the server"]}, "raw windows"),
         ({"tensors": [W, W | {"field": "n", "covered": False, "why": "whole numbers"}]},
          "n (2 tensors, 1,234 numbers) left uncovered: whole numbers"),
-        ({"fleet": 'normalise = "fleet"'}, "the whole fleet's statistics"),
         ({"log": [paid(0.3, 0), {0: {"clipped": 1.0}}]}, "what round 2 cost"),
         ({"log": [{0: {}}] * 9}, "what round 1, 2, 3, 4, 5 ... cost"),
     ],

@@ -34,7 +34,7 @@ class Known:
     psi: State = field(default_factory=State)  # the score network
     seed: int = 0
     round: int = 0  # how many are over
-    captured: float = 0.0  # share of the last updates' energy that their cores hold
+    captured: float = -1.0  # share of the last updates' energy that their cores hold, if known
     fallback: bool = False  # the mean was taken instead of the consensus
 
 
@@ -69,9 +69,11 @@ class Agreement:
         return self._stepped(known, step)
 
     def moved_by_cores(self, known: Known, cores: Sequence[State], n: Tensor) -> Known:
-        """The same where clients sent nothing but the cores of their changes."""
-        step, known = self._met(replace(known, captured=1.0), cores, n)
-        return self._stepped(known, step)
+        """The same where clients sent nothing but the cores of their changes. The block stays: what
+        is outside of it cannot become known."""
+        step, known = self._met(known, cores, n)
+        moved = self._stepped(known, step)
+        return replace(moved, u=known.u, v=known.v, psi=known.psi)
 
     def _met(self, known: Known, cores: Sequence[State], n: Tensor) -> tuple[State, Known]:
         """Where the clients' cores meet, as a change of theta_M."""
@@ -101,5 +103,6 @@ class Agreement:
 def noted(known: Known) -> Mapping[str, float]:
     """What is worth writing down after a round."""
     rank = ops.effective_rank(known.theta)
-    found = {"captured": known.captured, "fallback": float(known.fallback), "rank": rank}
+    found = {"fallback": float(known.fallback), "rank": rank}
+    found |= {"captured": known.captured} if known.captured >= 0 else {}
     return {f"umeda/{name}": value for name, value in found.items()}

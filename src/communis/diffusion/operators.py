@@ -96,9 +96,7 @@ def check(sent: Mapping[str, Tensor], shapes: Mapping[Path, tuple[int, ...]], ra
     """Refuses what a client cannot have sent: its operators, or with a rank their cores."""
     expected = dict(shapes)
     if rank:
-        expected = {
-            p + CORE: tuple(_side(rank, shape) for _ in shape) for p, shape in shapes.items()
-        }
+        expected = {p + CORE: core_shape(shape, rank) for p, shape in shapes.items()}
     found = {path: tuple(t.shape) for path, t in sent.items()}
     if found != expected:
         raise CommunisError(f"operator holds {found}, expected {expected}")
@@ -107,8 +105,9 @@ def check(sent: Mapping[str, Tensor], shapes: Mapping[Path, tuple[int, ...]], ra
         raise CommunisError(f"operator/{wrong[0]} is {sent[wrong[0]].dtype}, expected float32")
 
 
-def _side(rank: int, shape: tuple[int, ...]) -> int:
-    return min(rank, *shape)
+def core_shape(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    """Of a matrix of this shape; see `bases`."""
+    return shape if rank >= max(shape) else (min(rank, *shape),) * 2
 
 
 def effective_rank(matrices: Mapping[Path, Tensor]) -> float:

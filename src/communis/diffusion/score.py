@@ -36,8 +36,10 @@ def start(dim: int, generator: torch.Generator, width: int = 512, silent: bool =
 
 def fits(psi: State, dim: int, width: int = 512) -> bool:
     """Whether it is a network for points of that size."""
-    found = [tuple(psi[f"{i}.weight"].shape) for i in range(LAYERS) if f"{i}.weight" in psi]
-    return found == _shapes(dim, width)
+    expected = {}
+    for layer, shape in enumerate(_shapes(dim, width)):
+        expected |= {f"{layer}.weight": shape, f"{layer}.bias": shape[:1]}
+    return {path: tuple(tensor.shape) for path, tensor in psi.items()} == expected
 
 
 def output(psi: State, x: Tensor, t: Tensor) -> Tensor:

@@ -37,6 +37,7 @@ from communis.recordings.samples import (
 from communis.recordings.windows import TEST, TRAIN, VAL, Windows
 from communis.robust.attacks import Attack
 from communis.streams import Streams
+from communis.tasks import scaled
 
 if TYPE_CHECKING:
     from communis.fleet.bound import BoundFleet
@@ -133,6 +134,8 @@ class Fleet:
             found.update(np.ascontiguousarray(windows.inputs[m][some]).tobytes())
         if other := brought(self.devices, self.profiles, self.models):
             found.update(repr((list(self.devices), other, self.clock)).encode())
+        if scaled(windows.task):
+            found.update(repr(windows.task).encode())
         if self.attack.attackers or self.public >= 0:
             found.update(repr((self.attack, self.public)).encode())
         if outages:

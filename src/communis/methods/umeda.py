@@ -112,7 +112,7 @@ class Umeda(Averaging, Method[Server, Private, Down, Up]):
         cores = ops.cores(change, down.u, down.v)  # Equation 10
         if self.consensus == "topr_average" and not down.warm:
             rest = change - ops.lifted(cores, down.u, down.v)
-        sent = theta if self.upload == "full" else ops.named(cores)
+        sent = theta - rest if self.upload == "full" else ops.named(cores)
         w = State.of(client.model, self.sends(client.card))
         return Private(self.keep(client), rest), Up(w, sent)
 

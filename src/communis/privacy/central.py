@@ -19,7 +19,7 @@ from torch import Tensor
 from communis import wire
 from communis.core import Card, CommunisError
 from communis.privacy.accountant import split
-from communis.privacy.guard import Flat, Spending, change_of, clip, normal
+from communis.privacy.guard import Flat, Spending, change_of, clip, normal, rounded
 from communis.privacy.messages import blank
 from communis.replies import Replies, Weight, uniform
 from communis.state import State
@@ -37,6 +37,7 @@ class Layout:
     kind: Any  # type of the message
     zeros: Flat
     holders: Mapping[str, int]  # how many clients have each array to send
+    clients: int
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Central:
         """The noised sum of what clients changed, and the bound for the next round."""
         z, coin = self.z_of(round), 0.0
         if self.quantile:  # a part of the budget goes to the share of updates below the bound
-            expected = self.q * max(layout.holders.values())
+            expected = self.q * layout.clients
             coin = max(expected / 20, z)
             z = split(z, coin)
         total = {key: torch.zeros_like(t) for key, t in layout.zeros.items()}
@@ -78,7 +79,9 @@ class Central:
             clipped += shrunk
             for key, value in change.items():
                 total[key] += value
-        noised = {k: t + normal(t, generator) * (z * bound) for k, t in total.items()}
+        noised = {
+            k: rounded(t.double() + normal(t, generator) * (z * bound), t) for k, t in total.items()
+        }
         following = bound
         if self.quantile:  # Andrew et al. 2021: geometric steps towards the quantile
             short = len(sent) - clipped - 0.5 * len(sent) + coin * generator.standard_normal()
@@ -107,7 +110,7 @@ class NoisedReplies(Replies[U]):
         self._relative = frozenset(key for key in layout.zeros if key in reference)
 
     def __len__(self) -> int:
-        return max(1, round(self._q * max(self._layout.holders.values())))
+        return max(1, round(self._q * self._layout.clients))
 
     def each(self) -> Sequence[tuple[Card, U]]:
         raise _refusal("looks at single messages")
@@ -167,7 +170,7 @@ def layout(kind: Any, cards: Sequence[Card], sends: Callable[[Card], Sequence[st
     whole = [key for key, t in zeros.items() if not t.is_floating_point()]
     if whole:
         raise _refusal(f"sends whole numbers ({whole[0]}), which take no noise")
-    return Layout(kind, zeros, holders)
+    return Layout(kind, zeros, holders, len(cards))
 
 
 def blind(card: Card) -> Card:

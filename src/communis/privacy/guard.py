@@ -72,7 +72,8 @@ class Guard:
                 basis = subspace.get(key.partition("/")[2])
                 noise = self._noise(value, basis, block.sigma * factor, generator)
                 reference = received(key, up[key], down)
-                sent[key] = value + noise if reference is None else reference + value + noise
+                exact = value.double() + noise
+                sent[key] = rounded(exact if reference is None else exact + reference, up[key])
         return sent, clipped / max(1, len(self.blocks))
 
     def _noise(
@@ -82,6 +83,7 @@ class Guard:
         z = normal(like, generator) * sigma
         if basis is None or self.kappa == 1:
             return z
+        basis = torch.linalg.qr(basis.double())[0]  # whoever sent it may have stretched it
         inside = basis @ (basis.T @ z)
         return z * self.kappa + inside * (1 - self.kappa)
 
@@ -109,6 +111,12 @@ def clip(change: Flat, bound: float) -> tuple[dict[str, Tensor], bool]:
 
 
 def normal(like: Tensor, generator: np.random.Generator) -> Tensor:
-    """Standard normal numbers in the shape of a tensor."""
-    drawn = generator.standard_normal(tuple(like.shape), np.float32)
-    return torch.as_tensor(drawn).to(like)
+    """Standard normal numbers in the shape of a tensor, in double precision: shorter ones leave
+    gaps that tell what they were added to."""
+    drawn = generator.standard_normal(tuple(like.shape))
+    return torch.as_tensor(drawn, dtype=torch.float64, device=like.device)
+
+
+def rounded(exact: Tensor, like: Tensor) -> Tensor:
+    """To single precision, once, after the noise; then as the message has it."""
+    return exact.float().to(like)

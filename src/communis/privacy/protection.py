@@ -12,15 +12,16 @@ import torch
 from torch import Tensor
 
 from communis import wire
-from communis.core import Card, CommunisError, FleetView, Method
+from communis.core import Card, CommunisError, FleetView
 from communis.exchange import Noted
+from communis.fleet import BoundFleet
 from communis.groups import group_of
 from communis.privacy import accountant, gaussian
 from communis.privacy.central import NoisedReplies, Released, blind, layout
 from communis.privacy.messages import fractions
 from communis.privacy.settings import PrivacyConfig
 from communis.replies import Replies, Rule
-from communis.streams import Streams
+from communis.tasks import scaled
 
 SERVER = -1
 OPERATOR = "operator"  # the field that UMEDA's own mechanism covers
@@ -43,19 +44,17 @@ class Protection:
     def __init__(
         self,
         settings: PrivacyConfig,
-        method: Method[Any, Any, Any, Any],
-        cards: Sequence[Card],
-        trainers: Sequence[int],
+        fleet: BoundFleet,
         setting: Setting,
-        streams: Streams,
     ) -> None:
-        self.settings, self._method, self._setting = settings, method, setting
-        self._streams = streams
+        self.settings, self._fleet, self._setting = settings, fleet, setting
+        cards, method = fleet.cards, fleet.method
+        self._method = method
         *_, self._up = wire.payload_types(type(method))
         self._private = settings.mode in ("local", "central")
         self._limited = settings.mode == "local" and settings.epsilon > 0  # clients have a budget
         self.cards = [blind(card) for card in cards] if self._private else list(cards)
-        self._trainers = [self.cards[i] for i in trainers]
+        self._trainers = [self.cards[i] for i in fleet.trainers]
         settings.check(len(self._trainers))
         self._refuse()
         self.guard = settings.guard(self._covered(), setting.rounds, setting.participation)
@@ -74,9 +73,10 @@ class Protection:
         self._left: dict[str, tuple[int, bool]] = {}  # every array that left a client: how many
         # numbers, and whether they are fractions
 
-    def view(self, fleet: FleetView) -> FleetView:
+    @property
+    def view(self) -> FleetView:
         """The fleet as the server may see it."""
-        return _Blind(fleet, self.cards) if self._private else fleet
+        return _Blind(self._fleet, self.cards) if self._private else self._fleet
 
     def rehearse(self, server: Any) -> None:
         """Raises what a method that this privacy does not suit would raise in its first round."""
@@ -115,11 +115,12 @@ class Protection:
         if self.central is None or self._layout is None:
             return Replies(received, rule)
         sent = [wire.flatten(up) for _, up in received]
-        noise = self._streams.generator("privacy", round)
-        self._released = self.central.release(
+        noise = self._fleet.streams.generator("privacy", round)
+        found = self.central.release(
             sent, self._reference(server), self._layout, self._clip, round, noise
         )
-        return self._noised(server, self._released.total)
+        self._released = self._released or found  # the round's own; others ask "what if"
+        return self._noised(server, found.total)
 
     def spend(self, cohort: Sequence[int], round: int) -> list[Noted]:
         """A round is over: what it cost, for the log. Who was asked has paid, heard or not."""
@@ -135,7 +136,7 @@ class Protection:
             "clip": self._clip,
             "clipped": self._released.clipped / max(1, len(cohort)),
         }
-        self._clip = self._released.clip
+        self._clip, self._released = self._released.clip, None
         return [Noted(SERVER, f"privacy/{name}", value) for name, value in found.items()]
 
     @property
@@ -223,6 +224,12 @@ class Protection:
             "raw windows are handed over to the server": self._method.pools_data,
             "the training windows of one client are given to everybody": self._method.uses_public,
             "which parts a client sends may depend on its data": self._method.partial,
+            "windows are normalised by the whole fleet's statistics, shared in clear": (
+                self._fleet.fleet.normalise == "fleet"
+            ),
+            "targets are scaled by the whole fleet's statistics, shared in clear": scaled(
+                self._fleet.fleet.windows.task
+            ),
         }
         return [why for why, so in found.items() if so]
 

@@ -155,6 +155,16 @@ def test_the_latent_upload_is_the_block_and_nothing_else() -> None:
     torch.testing.assert_close(full.server.theta[PATH], latent.server.theta[PATH])
 
 
+def test_a_latent_block_stays_and_says_nothing_of_what_it_misses() -> None:
+    game = play(small(), Umeda(batch=2, rank=2, upload="latent"), rounds=3)
+    assert torch.equal(game.server.u[PATH], game.downs[0][0].u[PATH])
+    assert "umeda/captured" not in Umeda().notes(game.server, -1)
+    everything = play(small(features=12), Umeda(batch=2, rank=12, upload="latent"), rounds=1)
+    assert tuple(everything.ups[0][0].operator[PATH + ".core"].shape) == (12, 8)
+    own = everything.bound.cards[0]
+    Umeda(rank=12, upload="latent").vet(own, everything.ups[0][0])
+
+
 def test_only_the_factors_core_travels() -> None:
     game = play(small(operator="factored"), Umeda(batch=2), rounds=4)
     assert {tuple(up.operator[PATH].shape) for up in game.ups[0].values()} == {(3, 3)}
@@ -169,6 +179,8 @@ def test_top_r_average_leaves_the_rest_with_its_client() -> None:
     (u, v), rest = (game.downs[1][0].u[PATH], game.downs[1][0].v[PATH]), game.states[0].rest[PATH]
     torch.testing.assert_close(u.T @ rest @ v, torch.zeros(2, 2), atol=1e-6, rtol=0)
     assert float(rest.norm()) > 0
+    sent = game.ups[1][0].operator[PATH] - game.downs[1][0].operator[PATH]
+    torch.testing.assert_close(u @ (u.T @ sent @ v) @ v.T, sent, atol=1e-6, rtol=0)  # block only
     client, _, down = game.receive(0, 3)
     torch.testing.assert_close(client.model.by_path[0][PATH].data, down.operator[PATH] + rest)
 

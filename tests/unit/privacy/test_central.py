@@ -62,6 +62,7 @@ def test_the_layout_is_that_of_all_clients() -> None:
     assert list(found.zeros) == ["w/a", "w/b", "d/a", "d/b", "p", "loss"]
     assert found.holders == {"w/a": 3, "w/b": 2, "d/a": 3, "d/b": 2, "p": 3, "loss": 3}
     assert found.zeros["p"].shape == (3, 2)
+    assert found.clients == 3
     assert fractions(Up) == ["w", "d", "p", "loss"]
     assert fractions(Counted) == fractions(None) == []
 
@@ -174,3 +175,13 @@ def test_a_blind_card_tells_no_numbers() -> None:
     seen = blind(BOTH)
     assert (seen.samples, dict(seen.samples_by_modality)) == (2**30, {"acc": 2**30})
     assert seen.params is BOTH.params
+
+
+def test_the_quantile_is_that_of_all_clients_even_if_they_share_nothing() -> None:
+    """Two groups with a part each: the bound goes by both together."""
+    mixed = [Card(i, (), {f"part{i % 2}": (1,)}, 1, {}, {"classes": 3}) for i in range(2000)]
+    shape = layout(Up, mixed, lambda c: list(c.params))
+    sent = [blank(Up, c, list(c.params)) for c in mixed]  # all of length 0, so below the bound
+    central = Central(1e-9, 1.0, 1.0, quantile=0.5, rate=0.2)
+    made = central.release(sent, {}, shape, 1.0, 1, np.random.default_rng(0))
+    assert made.clip == pytest.approx(math.exp(-0.2 * 0.5), rel=0.05)

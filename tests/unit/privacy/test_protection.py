@@ -22,6 +22,7 @@ from communis.methods.scaffold import Scaffold
 from communis.privacy import accountant, gaussian
 from communis.privacy.guard import Guard
 from communis.privacy.settings import PrivacyConfig
+from communis.robust.attacks import Attack
 from communis.robust.median import GeometricMedian
 from communis.topology import ring
 from tests.fleets import SENDING, make, mixed_fleet
@@ -198,3 +199,55 @@ def test_noise_does_not_depend_on_the_number_of_workers() -> None:
     one, two = (ran(FedAvg(batch=8), LOCAL, plan={"workers": n}) for n in (1, 2))
     for path, tensor in one.server.w.items():
         assert torch.equal(tensor, two.server.w[path])
+
+
+def test_statistics_that_everybody_shares_are_leaks() -> None:
+    fleet = mixed_fleet(normalise="fleet")
+    with Run(fleet, FedAvg(batch=8), Plan(rounds=1, workers=1), privacy=LOCAL) as run:
+        list(run)
+    assert account(run)["leaks"] == [
+        "windows are normalised by the whole fleet's statistics, shared in clear"
+    ]
+
+
+def test_a_backend_without_guards_is_refused() -> None:
+    with Run(mixed_fleet(), FedAvg(), Plan(workers=1)) as run:
+        with pytest.raises(CommunisError, match="has no guard on its clients"):
+            Run(mixed_fleet(), FedAvg(), Plan(), privacy=LOCAL, backend=run.backend)
+        central = replace(CENTRAL, noise=2.0)
+        method = FedAvg(uniform=True)
+        Run(mixed_fleet(), method, Plan(workers=1), privacy=central, backend=run.backend)
+
+
+def test_what_liars_did_is_measured_without_changing_the_round() -> None:
+    """The bound C follows the round as it was, not as it would have been without them."""
+    adaptive = PrivacyConfig(mode="central", noise=1e-6, clip=1e-3, adaptive=True)
+    clips = []
+    for attack in (Attack(), Attack("sign_flip", (0, 1))):
+        fleet = replace(mixed_fleet(), attack=attack)
+        plan = Plan(rounds=3, workers=1, eval_every=0)
+        with Run(fleet, FedAvg(batch=8, uniform=True), plan, privacy=adaptive) as run:
+            list(run)
+        rows = log(run)
+        clips.append(rows[rows["name"] == "privacy/clipped"]["value"].tolist())
+    assert clips[0][0] == 1.0
+    assert clips[1][0] == 1.0  # of all five, liars included
+
+
+def test_an_account_is_kept_over_an_interruption(tmp_path: Path) -> None:
+    method, plan = FedAvg(batch=8), Plan(rounds=3, workers=1, participation=0.4)
+    with Run(mixed_fleet(), method, plan, privacy=LOCAL, folder=tmp_path) as run:
+        next(iter(run))
+    before = account(run)["arrays"]
+    with Run(mixed_fleet(), method, plan, privacy=LOCAL, folder=tmp_path) as again:
+        assert account(again)["arrays"] == before
+        list(again)
+    assert len(account(again)["arrays"]) >= len(before)
+
+
+def test_no_rounds_are_left_of_a_budget_but_they_count_as_done(tmp_path: Path) -> None:
+    config = PrivacyConfig(mode="local", noise=2.0, epsilon=3.0)
+    plan = Plan(rounds=5, workers=1)
+    with Run(mixed_fleet(), FedAvg(batch=8), plan, privacy=config, folder=tmp_path) as run:
+        list(run)
+    assert account(run)["ended"] == run.round == 2
