@@ -1,4 +1,4 @@
-"""The command line: run, compare, resume, report, methods, presets, data, device, models,
+"""The command line: run, compare, resume, report, methods, presets, data, device, models, privacy,
 pretrain, extras."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from communis import cli_data, cli_device, cli_models, jobs, plugins
+from communis import cli_data, cli_device, cli_models, cli_probe, jobs, plugins
 from communis import config as configs
 from communis.compare import collect
 from communis.core import CommunisError
@@ -51,6 +51,7 @@ def _options(
 app.add_typer(cli_data.app, name="data")
 app.add_typer(cli_device.app, name="device")
 app.add_typer(cli_models.app, name="models")
+app.add_typer(cli_probe.app, name="privacy")
 
 Where = Annotated[
     str, typer.Argument(help=f"A TOML file, or a preset: {', '.join(configs.presets())}.")

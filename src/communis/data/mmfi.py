@@ -26,14 +26,14 @@ from typing import Literal
 
 import numpy as np
 
-from communis.core import CommunisError, Modality, Task
+from communis.core import CommunisError, Modality
 from communis.recordings.about import About
 from communis.recordings.columns import chosen
 from communis.recordings.files import matching, matlab, shaped
 from communis.recordings.png import grey16
 from communis.recordings.recording import Array, Dataset, Kind, Recording, Stream
 from communis.recordings.source import Recorded
-from communis.tasks import Classification, Localisation, Pose
+from communis.tasks import Classification, Localisation, Pose, Several, Single
 
 ABOUT = About(
     licence="CC BY-NC 4.0 (?)",
@@ -44,6 +44,7 @@ ABOUT = About(
     how="Follow the download links on the project page and unpack the four parts side by side, so "
     "that the folder holds E01 ... E04.",
 )
+Target = Literal["action", "pose", "location", "all"]
 LABELS = (
     "stretching and relaxing",
     "chest expansion, horizontal",
@@ -99,7 +100,7 @@ class Mmfi(Recorded):
     """Settings of `[data] name = "mmfi"`."""
 
     window: float = 1.0  # seconds per window
-    target: Literal["action", "pose", "location"] = "action"  # location: the root joint
+    target: Target = "action"  # location: the root joint; all: the three of them at once
     protocol: int = 3  # 1: the 14 daily actions, 2: the 13 of rehabilitation, 3: all 27
     modalities: tuple[str, ...] = (
         "csi",
@@ -130,14 +131,16 @@ class Mmfi(Recorded):
 
     def read(self, folder: Path) -> Dataset:
         actions = PROTOCOLS[self.protocol]
-        labels = tuple(LABELS[a - 1] for a in actions) if self.target == "action" else ()
-        tasks: dict[str, Task] = {
+        tasks: dict[str, Single] = {
             "action": Classification(len(actions)),
             "pose": Pose(17),
             "location": Localisation(3),
         }
+        every = Several(tuple(tasks), tuple(tasks.values()))
+        task = every if self.target == "all" else tasks[self.target]
+        labels = tuple(LABELS[a - 1] for a in actions) if task.classes else ()
         units = {m: SENSORS[m][2] for m in self.modalities}
-        return Dataset(self._recordings(folder), tasks[self.target], labels, units)
+        return Dataset(self._recordings(folder), task, labels, units)
 
     def _recordings(self, folder: Path) -> Iterator[Recording]:
         actions, some = PROTOCOLS[self.protocol], False
@@ -152,12 +155,9 @@ class Mmfi(Recorded):
             some = True
             joints = shaped(truth, _array(truth), None, 17, 3).astype(np.float32)
             streams = {m: self._stream(truth.parent, m, len(joints)) for m in self.modalities}
-            where = Stream(
-                joints[:, 0] if self.target == "location" else joints.reshape(-1, 51), RATE
-            )
             yield Recording(
                 streams,
-                actions.index(action) if self.target == "action" else where,
+                self._target(actions.index(action), joints),
                 subject=subject,
                 scene=room,
                 name=truth.parent.relative_to(folder).as_posix(),
@@ -166,6 +166,17 @@ class Mmfi(Recorded):
             raise CommunisError(
                 f"{folder}: no recording of the environments, subjects and actions asked for"
             )
+
+    def _target(self, action: int, joints: Array) -> int | Stream:
+        if self.target == "action":
+            return action
+        pose, location = joints.reshape(-1, 51), joints[:, 0]
+        columns = {
+            "pose": [pose],
+            "location": [location],
+            "all": [np.full((len(joints), 1), action, np.float32), pose, location],
+        }
+        return Stream(np.concatenate(columns[self.target], 1), RATE)
 
     def _stream(self, folder: Path, modality: Modality, frames: int) -> Stream:
         within, kind, _ = SENSORS[modality]

@@ -29,14 +29,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from communis.core import CommunisError, Modality, Task
+from communis.core import CommunisError, Modality
 from communis.recordings.about import About
 from communis.recordings.columns import chosen
 from communis.recordings.files import matching, shaped
 from communis.recordings.recording import Array, Dataset, Kind, Recording, Stream
 from communis.recordings.source import Recorded
 from communis.recordings.splits import SplitKind
-from communis.tasks import Localisation, Pose
+from communis.tasks import Localisation, Pose, Several, Single
 
 ABOUT = About(
     licence="CC BY-NC-SA 3.0",
@@ -52,7 +52,7 @@ SENSORS: dict[Modality, tuple[str, tuple[int, ...], Kind, str]] = {  # key, of a
     "rgb": ("img_feature_ori", (2048,), "series", "a.u."),
     "event": ("event_feature", (2048,), "series", "a.u."),
 }
-TARGETS: dict[str, tuple[str, tuple[int, ...], Task]] = {
+TARGETS: dict[str, tuple[str, tuple[int, ...], Single]] = {
     "pose": ("joint3d_with_trans_2D", (24, 3), Pose(24)),
     "location": ("trans_2D", (3,), Localisation(3)),
 }
@@ -64,7 +64,7 @@ class Reli11d(Recorded):
 
     window: float = 0.8  # seconds per window; 0.8: a whole segment
     split: SplitKind = "subject"  # a file stands for a subject, for who moves is not stated
-    target: Literal["pose", "location"] = "pose"  # 24 joints, or the body's translation
+    target: Literal["pose", "location", "all"] = "pose"  # 24 joints, the body's translation, both
     modalities: tuple[str, ...] = ("lidar", "rgb", "event")
     fps: float = 20.0  # frames per second, which the files do not state
 
@@ -78,14 +78,18 @@ class Reli11d(Recorded):
 
     def read(self, folder: Path) -> Dataset:
         units = {m: SENSORS[m][3] for m in self.modalities}
-        return Dataset(self._recordings(folder), TARGETS[self.target][2], units=units)
+        names = self._together()
+        tasks = tuple(TARGETS[name][2] for name in names)
+        task = Several(names, tasks) if self.target == "all" else tasks[0]
+        return Dataset(self._recordings(folder), task, units=units)
+
+    def _together(self) -> tuple[str, ...]:
+        return tuple(TARGETS) if self.target == "all" else (self.target,)
 
     def _recordings(self, folder: Path) -> Iterator[Recording]:
-        key, shape, _ = TARGETS[self.target]
         for number, path in enumerate(matching(folder, ABOUT.files), start=1):
             found = _unpickled(path)
-            target = _field(path, found, key, None, shape)
-            columns = target.reshape(len(target), FRAMES, -1)
+            target = self._target(path, found)
             fields = {
                 m: _field(path, found, SENSORS[m][0], len(target), SENSORS[m][1])
                 for m in self.modalities
@@ -96,11 +100,21 @@ class Reli11d(Recorded):
                         m: Stream(values[segment], self.fps, kind=SENSORS[m][2])
                         for m, values in fields.items()
                     },
-                    Stream(columns[segment], self.fps),
+                    Stream(target[segment], self.fps),
                     subject=number,
                     trial=segment,
                     name=f"{path.relative_to(folder).as_posix()}#{segment}",
                 )
+
+    def _target(self, path: Path, found: Mapping[str, Any]) -> Array:
+        """(segments, FRAMES, columns), all targets side by side."""
+        segments: int | None = None
+        columns = []
+        for key, shape, _ in (TARGETS[name] for name in self._together()):
+            values = _field(path, found, key, segments, shape)
+            segments = len(values)
+            columns.append(values.reshape(segments, FRAMES, -1))
+        return np.concatenate(columns, 2)
 
 
 def _field(

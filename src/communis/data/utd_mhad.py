@@ -15,21 +15,21 @@ steady grid of 20 Hz, joints interpolated, images by the frame before.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from communis.core import CommunisError
+from communis.core import CommunisError, Task
 from communis.recordings.about import About
 from communis.recordings.columns import chosen
 from communis.recordings.files import matching, matlab, shaped
 from communis.recordings.recording import Array, Dataset, Recording, Stream, on_grid
 from communis.recordings.source import Recorded
 from communis.recordings.splits import SplitKind
-from communis.tasks import Classification, Pose
+from communis.tasks import Classification, Pose, Several
 
 ABOUT = About(
     licence="research use (?)",
@@ -83,14 +83,15 @@ class UtdMhad(Recorded):
     window: float = 2.0  # seconds per window; the shortest trial lasts 2.14 s
     stride: float = 1.0  # seconds from one window to the next; 0: windows do not overlap
     split: SplitKind = "trial"  # what may not be in training and test at once
-    target: Literal["action", "pose"] = "action"  # the class, or 20 joints in a window's middle
+    target: Literal["action", "pose", "all"] = "action"  # the class, 20 joints in a window's
+    # middle, or both at once
     inputs: tuple[str, ...] = ()  # of acc, gyro, skeleton, depth; empty: all, but never the target
     pixels: tuple[int, int] = (24, 32)  # rows and columns that depth images are reduced to
 
     def __post_init__(self) -> None:
         super().__post_init__()
         chosen("inputs", self.inputs, UNITS)
-        if self.target == "pose" and "skeleton" in self.inputs:
+        if self._posed and "skeleton" in self.inputs:
             raise CommunisError(
                 "utd_mhad: the skeleton cannot be input where the pose is the target"
             )
@@ -107,13 +108,20 @@ class UtdMhad(Recorded):
 
     def read(self, folder: Path) -> Dataset:
         paths = sorted(matching(folder, ABOUT.files), key=_numbers)
-        allowed = [m for m in UNITS if self.target == "action" or m != "skeleton"]
-        inputs = self.inputs or tuple(allowed)
-        recordings = self._recordings(folder, paths, inputs)
+        inputs = self.inputs or tuple(m for m in UNITS if not self._posed or m != "skeleton")
+        action, pose = Classification(len(LABELS)), Pose(JOINTS, HIP_CENTRE)
+        tasks: dict[str, Task] = {
+            "action": action,
+            "pose": pose,
+            "all": Several(("action", "pose"), (action, pose)),
+        }
+        labels = LABELS if tasks[self.target].classes else ()
         units = {m: UNITS[m] for m in inputs}
-        if self.target == "pose":
-            return Dataset(recordings, Pose(JOINTS, HIP_CENTRE), units=units)
-        return Dataset(recordings, Classification(len(LABELS)), LABELS, units)
+        return Dataset(self._recordings(folder, paths, inputs), tasks[self.target], labels, units)
+
+    @property
+    def _posed(self) -> bool:
+        return self.target != "action"
 
     def _recordings(
         self, folder: Path, paths: list[Path], inputs: tuple[str, ...]
@@ -124,22 +132,30 @@ class UtdMhad(Recorded):
             seconds = len(values) / RATE
             skeleton, depth = _beside(path, "Skeleton"), _beside(path, "Depth")
             streams = {"acc": Stream(values[:, :3], RATE), "gyro": Stream(values[:, 3:], RATE)}
-            if self.target == "pose" and not skeleton.is_file():
+            if self._posed and not skeleton.is_file():
                 raise CommunisError(f"{path}: its pose is missing, there is no {skeleton}")
-            joints = None
-            if skeleton.is_file() and (self.target == "pose" or "skeleton" in inputs):
-                joints = streams["skeleton"] = _skeleton(skeleton, seconds)
+            if skeleton.is_file() and (self._posed or "skeleton" in inputs):
+                streams["skeleton"] = _skeleton(skeleton, seconds)
             if depth.is_file() and "depth" in inputs:
                 streams["depth"] = _depth(depth, seconds, self.pixels)
+            target = self._target(action - 1, streams)
             streams = {m: streams[m] for m in inputs if m in streams}
             if streams:
                 yield Recording(
                     streams,
-                    joints if self.target == "pose" and joints else action - 1,
+                    target,
                     subject,
                     trial=trial,
                     name=path.relative_to(folder).as_posix(),
                 )
+
+    def _target(self, action: int, streams: Mapping[str, Stream]) -> int | Stream:
+        if not self._posed:
+            return action
+        joints = streams["skeleton"]
+        if self.target == "pose":
+            return joints
+        return replace(joints, values=np.insert(joints.values, 0, action, axis=1))
 
 
 def _numbers(path: Path) -> tuple[int, int, int]:

@@ -36,7 +36,7 @@ def start(dim: int, generator: torch.Generator, width: int = 512, silent: bool =
 
 def fits(psi: State, dim: int, width: int = 512) -> bool:
     """Whether it is a network for points of that size."""
-    expected = {}
+    expected: dict[str, tuple[int, ...]] = {}
     for layer, shape in enumerate(_shapes(dim, width)):
         expected |= {f"{layer}.weight": shape, f"{layer}.bias": shape[:1]}
     return {path: tuple(tensor.shape) for path, tensor in psi.items()} == expected

@@ -12,7 +12,7 @@ from communis.core import CommunisError
 from communis.data.mmfi import LABELS, SENSORS, Mmfi
 from communis.recordings.cut import Cut, pieces
 from communis.recordings.recording import Dataset, Recording, Stream
-from communis.tasks import Classification, Localisation, Pose
+from communis.tasks import Classification, Localisation, Pose, Several
 from tests.unit.data import made_mmfi as made
 
 ALL = tuple(SENSORS)
@@ -171,6 +171,19 @@ def test_pose_and_location(tmp_path: Path) -> None:
     (recording,) = place.recordings
     assert isinstance(recording.target, Stream)
     np.testing.assert_allclose(recording.target.values, expected[:, :3], rtol=1e-6)
+
+
+def test_action_pose_and_location_at_once(tmp_path: Path) -> None:
+    made.recording(tmp_path, "E01/S01/A27")
+    found = dataset(tmp_path, target="all", protocol=1, modalities=("rgb",))
+    tasks = (Classification(14), Pose(17), Localisation(3))
+    assert found.task == Several(("action", "pose", "location"), tasks)
+    assert (len(found.labels), found.labels[13]) == (14, "bow")
+    ((_, piece),) = pieces(found, Cut(0.3))
+    middle = made.joints(made.FRAMES)[[1, 4]]
+    np.testing.assert_array_equal(piece.target[:, 0], 13)
+    np.testing.assert_allclose(piece.target[:, 1:52], middle.reshape(2, 51), rtol=1e-6)
+    np.testing.assert_allclose(piece.target[:, 52:], middle[:, 0], rtol=1e-6)
 
 
 def test_windows_hold_frames_and_packets_of_the_same_time(tmp_path: Path) -> None:

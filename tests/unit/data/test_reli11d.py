@@ -11,7 +11,7 @@ from communis.core import CommunisError
 from communis.data.reli11d import Reli11d
 from communis.recordings.cut import Cut, pieces
 from communis.recordings.recording import Dataset, Recording, Stream
-from communis.tasks import Localisation, Pose
+from communis.tasks import Localisation, Pose, Several
 from tests.unit.data import made_reli11d as made
 
 
@@ -54,6 +54,19 @@ def test_targets(tmp_path: Path) -> None:
             assert isinstance(recording.target, Stream)
             expected = made.values(key, 2)[s].reshape(16, -1).astype(np.float32)
             np.testing.assert_array_equal(recording.target.values, expected)
+
+
+def test_pose_and_location_at_once(tmp_path: Path) -> None:
+    path = made.write(tmp_path / "train.pkl", made.part(2))
+    found = dataset(tmp_path, target="all", modalities=("lidar",))
+    assert found.task == Several(("pose", "location"), (Pose(24), Localisation(3)))
+    pose, place = (made.values(key, 2) for key in ("joint3d_with_trans_2D", "trans_2D"))
+    for s, (_, piece) in enumerate(pieces(found, Cut(0.8))):
+        expected = [*pose[s, 8].ravel(), *place[s, 8]]  # the frame in the middle
+        np.testing.assert_array_equal(piece.target, np.float32([expected]))
+    made.write(path, {**made.part(2), "trans_2D": made.values("trans_2D", 3)})
+    with pytest.raises(CommunisError, match=r"\(3, 16, 3\), expected \(2, 16, 3\) for trans_2D"):
+        opened(tmp_path, target="all")
 
 
 def test_a_segment_is_a_window_and_files_are_subjects(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from communis.core import CommunisError
 from communis.data.utd_mhad import LABELS, UtdMhad
+from communis.recordings.cut import Cut, pieces
 from communis.recordings.recording import Stream
-from communis.tasks import Pose
+from communis.tasks import Classification, Pose, Several
 
 from .made_utd_mhad import inertial, skeleton, write
 
@@ -63,6 +64,23 @@ def test_pose_is_the_target(tmp_path: Path) -> None:
         list(source.open().recordings)
 
 
+def test_action_and_pose_at_once(tmp_path: Path) -> None:
+    write(tmp_path, "Inertial", inertial(), action=27)
+    path = write(tmp_path, "Skeleton", skeleton(), action=27)
+    source = UtdMhad(folder=str(tmp_path), target="all")
+    found = source.open()
+    assert found.task == Several(("action", "pose"), (Classification(27), Pose(20, 3)))
+    assert (found.labels, set(found.units)) == (LABELS, {"acc", "gyro", "depth"})
+    ((recording, piece),) = pieces(found, Cut(2.0, 1.0))
+    assert set(recording.streams) == {"acc", "gyro"}  # the skeleton is what is looked for
+    pose = [[j + x / 10 + f / 1000 for j in range(20) for x in range(3)] for f in (20, 40)]
+    np.testing.assert_allclose(piece.target[:, 0], 26)
+    np.testing.assert_allclose(piece.target[:, 1:], pose, rtol=1e-5)
+    path.unlink()
+    with pytest.raises(CommunisError, match=r"its pose is missing, there is no .*a27_s3_t1_skel"):
+        list(source.open().recordings)
+
+
 def test_depth_is_the_mean_over_the_body_in_a_block(tmp_path: Path) -> None:
     write(tmp_path, "Inertial", inertial(50))  # 1 s
     depth = np.zeros((240, 320, 10), np.uint16)
@@ -88,8 +106,9 @@ def test_depth_is_the_mean_over_the_body_in_a_block(tmp_path: Path) -> None:
 def test_settings_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(CommunisError, match=r"inputs: no 'rgb'; there are acc"):
         UtdMhad(inputs=("rgb",))
-    with pytest.raises(CommunisError, match="skeleton cannot be input"):
-        UtdMhad(inputs=("skeleton",), target="pose")
+    for target in ("pose", "all"):
+        with pytest.raises(CommunisError, match="skeleton cannot be input"):
+            UtdMhad(inputs=("skeleton",), target=target)
     with pytest.raises(CommunisError, match=r"pixels must divide .* got \(25, 32\)"):
         UtdMhad(pixels=(25, 32))
 

@@ -1,4 +1,4 @@
-"""The consensus: near the centre of one cloud, out of reach of liars, and the mean when in doubt."""
+"""The consensus: near the centre of a cloud, out of reach of liars, and the mean when in doubt."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.diffusion.clouds import (
 )
 
 SEEDS = (0, 1, 2)
-SMALL: dict[str, Any] = {"width": 128, "train_first": 200}  # for points of 64 numbers
+SMALL: dict[str, Any] = {"width": 128, "train_first": 150, "batch": 64}  # for points of 64 numbers
 KERNEL = Diffusion("kernel")
 each_sampler = pytest.mark.parametrize(
     "sampler", ["paper", "sample_mean", "denoise_mean", "kernel"]
@@ -79,14 +79,14 @@ def test_samples_are_no_consensus_and_their_mean_is_a_worse_one() -> None:
     assert errors["denoised"] < errors["samples"] < 0.6 < errors["sample"]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_paper_s_sampler_ends_outside_of_the_cloud(seed: int) -> None:
+def test_the_paper_s_sampler_ends_outside_of_the_cloud() -> None:
     """By far, or nowhere; the mean stands in."""
-    points, _ = gauss(seed, 64)
-    how = Diffusion("paper", width=128)
-    found = met(points, how, seed)
-    assert found.fallback in ("outside the cloud", "not finite")
-    assert torch.allclose(found.value, points.mean(0), atol=1e-6)
+    how = Diffusion("paper", width=64)
+    for seed in (0, 1):
+        points, _ = gauss(seed, 32)
+        found = met(points, how, seed)
+        assert found.fallback in ("outside the cloud", "not finite")
+        assert torch.allclose(found.value, points.mean(0), atol=1e-6)
     raw, _ = how._literal(points, State(), generator(seed))
     assert not float((raw - points.mean(0)).norm()) < 100 * float(points.norm(dim=1).max())
 
@@ -158,7 +158,7 @@ def test_kernel_by_hand() -> None:
     )
     a = torch.log(torch.tensor(3.0)).item() / 2
     assert y == pytest.approx(torch.tanh(torch.tensor(y + a)).item(), abs=1e-4)
-    assert y > 0.9
+    assert 0.5 < y < 1  # from the mean towards the heavier one
 
 
 def test_kernel_goes_by_weight() -> None:
@@ -205,15 +205,16 @@ def test_no_common_randomness_is_touched() -> None:
 
 
 def test_a_known_network_is_trained_on_and_one_that_does_not_fit_is_replaced() -> None:
-    """Without any further steps it is what it was."""
+    """Next to no learning rate leaves it as it was, or half of it."""
     points, _ = outliers(0, 16)
-    how = Diffusion(width=32, train_first=20, train_later=1, lr=1e-9)
     first = met(points, Diffusion(width=32, train_first=20))
-    again = met(points, how, psi=first.psi)
-    assert again.psi.keys() == first.psi.keys()
-    for path in first.psi:
-        assert torch.allclose(again.psi[path], first.psi[path], atol=1e-8)
-    other = met(outliers(0, 9)[0], how, psi=first.psi)
+    for keep in (1.0, 0.5):
+        how = Diffusion(width=32, train_later=1, lr=1e-9, keep=keep)
+        again = met(points, how, psi=first.psi)
+        assert again.psi.keys() == first.psi.keys()
+        for path in first.psi:
+            assert torch.allclose(again.psi[path], keep * first.psi[path], atol=1e-8)
+    other = met(outliers(0, 9)[0], brief("denoise_mean"), psi=first.psi)
     assert other.psi["2.bias"].shape == (9,)
     assert met(points, KERNEL, psi=first.psi).psi is first.psi
 
@@ -226,16 +227,24 @@ def test_after_the_codec_it_goes_on_the_same() -> None:
     assert torch.equal(met(points, how, psi=psi).value, met(points, how, psi=sent).value)
 
 
+def rounds(cloud: Any, how: Diffusion) -> list[float]:
+    """Errors as multiples of the mean's, of a network that goes from cloud to cloud."""
+    psi, found = State(), []
+    for round in range(5):
+        points, centre = cloud(round)
+        now = met(points, how, seed=round, psi=psi)
+        psi = now.psi
+        found.append(error(now.value, centre) / error(points.mean(0), centre))
+    return found
+
+
+@pytest.mark.slow
 def test_round_after_round_little_training_is_enough() -> None:
-    """100 steps a round from nothing: the liars lose their hold."""
-    how, psi, ratios = Diffusion(width=128, train_first=40, train_later=40), State(), []
-    for round in range(6):
-        points, centre = outliers(round, 64)
-        found = met(points, how, seed=round, psi=psi)
-        psi = found.psi
-        ratios.append(error(found.value, centre) / error(points.mean(0), centre))
-    assert ratios[-1] < 0.5
-    assert ratios[-1] < ratios[0]
+    """Liars stay without a hold; and nothing is learned by heart, as it would be if the network
+    were not shrunk."""
+    assert max(rounds(outliers, Diffusion())) < 0.6
+    assert max(rounds(gauss, Diffusion())) < 1.35
+    assert max(rounds(gauss, Diffusion(keep=1.0))) > 1.35
 
 
 @pytest.mark.parametrize(
@@ -246,6 +255,7 @@ def test_round_after_round_little_training_is_enough() -> None:
         ({"sigma_start": 60.0}, "sigma_start <= sigma_max"),
         ({"steps": 0}, "steps must be positive, got 0"),
         ({"width": 0}, "width must be positive"),
+        ({"keep": 0.0}, "keep is a share"),
         ({"lr": -1.0}, "lr must not be negative"),
     ],
 )

@@ -133,7 +133,7 @@ def missing(source: str, warmup: int, init: float, d: int = 256, r: int = 16) ->
     theta = init * drawn("theta", d, d)
     target, momentum = theta + low, torch.zeros(d, d)
     for round in range(12):
-        mean = (target - theta) / 2 + 0.003 * drawn(f"noise {round}", d, d)
+        mean = (target - theta) / 2 + 0.001 * drawn(f"noise {round}", d, d)
         block = leading(momentum if source == "momentum" and round else theta, r)
         theta = theta + (mean if round < warmup else lift(project(mean, block), block))
         momentum = 0.8 * momentum + mean

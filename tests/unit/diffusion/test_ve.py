@@ -74,5 +74,5 @@ def test_the_flow_carries_quantiles_to_quantiles() -> None:
     """From one standard deviation above the mean at sigma = 4 to one above at 0.01."""
     at = SCHEDULE.time(4.0)
     x = torch.tensor([[3 + math.sqrt(4 + 16)], [3.0]])
-    found = flowed_back(x, normal_score, SCHEDULE, at, 2000)
-    assert found.flatten().tolist() == pytest.approx([5, 3], abs=0.01)
+    found = flowed_back(x, normal_score, SCHEDULE, at, 1000)
+    assert found.flatten().tolist() == pytest.approx([5, 3], abs=0.02)
