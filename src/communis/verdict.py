@@ -28,8 +28,8 @@ CONDITIONS = (
     "Noise in floating point is not exactly Gaussian; the number does not account for that.",
     "Losses, scores and curves are what the simulation shows of clients' data: they were never "
     "sent, and to publish them is not covered.",
-    "Which sensors and model a client has, when it is there, how long it takes and whether it fails "
-    "is taken for public; weights to start from must not come from clients' data.",
+    "Which sensors and model a client has, when it is there, how long it takes and whether it "
+    "fails is taken for public; weights to start from must not come from clients' data.",
     "The number is of this run alone: choosing settings by other runs on the same data, or "
     "releasing these too, is not accounted for.",
 )

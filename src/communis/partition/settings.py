@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-import torch
 
 from communis.core import CommunisError
 from communis.partition.dirichlet import by_label
@@ -66,7 +65,7 @@ class Partition:
             label = self._classes(windows)[used]
             client[used] = by_label(label, split, self.clients, self.alpha, self.least, rng)
         else:
-            label = self._classes(windows) if windows.task.classes else np.zeros_like(client)
+            label = windows.classes
             client[used] = by_block(
                 windows.owner[used], label[used], split, windows.start[used], self.per_owner
             )
@@ -80,8 +79,7 @@ class Partition:
                 f"{type(windows.task).__name__} are not classes; choose subject, scene, quantity "
                 "or virtual in [partition] by"
             )
-        labels: Array = windows.task.labels(torch.from_numpy(np.array(windows.target))).numpy()
-        return labels
+        return windows.classes
 
     def _check_virtual(self, client: Array, windows: Windows) -> None:
         owners = np.unique(windows.owner[client >= 0])

@@ -73,8 +73,7 @@ class Splits:
         # A stretch too short to be cut goes to one part as a whole, class by class.
         short = count - (sum(share > 0 for share in self.shares) - 1) * (skip + 1) < 1
         whole = np.full(len(count), UNUSED, np.int8)
-        target = windows.target[order][first]
-        kinds = target if target.ndim == 1 else np.zeros(len(first), np.int64)
+        kinds = windows.classes[order][first]
         for kind in np.unique(kinds[short]):
             these = rng.permutation(np.flatnonzero(short & (kinds == kind)))
             whole[these] = _counted(len(these), self.shares)
@@ -112,9 +111,7 @@ class Splits:
             shares: tuple[float, float, float] = (*self.shares[:2], 0.0)
         else:
             test, shares = np.zeros(len(windows), bool), self.shares
-        within = [windows.owner]
-        if self.kind == "trial" and windows.target.ndim == 1:
-            within.append(windows.target)
+        within = [windows.owner, *([windows.classes] if self.kind == "trial" else [])]
         split = np.full(len(windows), TEST, np.int8)
         _, group = np.unique(np.stack(within), axis=1, return_inverse=True)
         unit = np.stack([group[~test], of[~test]])
@@ -159,8 +156,7 @@ def separated(split: Array, within: Array, start: Array, seconds: float, gap: fl
 def _stretches(windows: Windows, order: Array) -> Array:
     """(N,) the number of the stretch of one class in one recording that a window lies in."""
     new = np.diff(windows.recording[order], prepend=-1) != 0
-    if windows.target.ndim == 1:
-        new |= np.diff(windows.target[order], prepend=-2) != 0
+    new |= np.diff(windows.classes[order], prepend=-2) != 0
     stretch = np.empty(len(order), np.int64)
     stretch[order] = np.cumsum(new)
     return stretch

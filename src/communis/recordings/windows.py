@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from communis.core import CommunisError, Modality, Task
 from communis.recordings.recording import Array, Kind, nameable
@@ -77,6 +78,14 @@ class Windows:
         self._check_names()
         self._check_target()
         set_field(self, "present", flags | self._sensed(flags))
+
+    @property
+    def classes(self) -> Array:
+        """(N,) int64: the class of every window; 0 for all where the target has none."""
+        if not self.task.classes:
+            return np.zeros(len(self.target), np.int64)
+        labels: Array = self.task.labels(torch.from_numpy(np.array(self.target))).numpy()
+        return labels
 
     def _sensed(self, flags: Mapping[Modality, Array]) -> dict[Modality, Array]:
         """Flags of modalities that some window holds nothing finite of. Mapped arrays are not read

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from communis import CommunisError, Streams
+from communis.data.world import World
 from communis.recordings.splits import LEAKY, SplitKind, Splits
 from communis.recordings.windows import TEST, TRAIN, UNUSED, VAL, Windows
 from tests.unit.small import windows
@@ -247,3 +248,14 @@ def test_odd_starts_do_not_upset_a_split_by_time() -> None:
     found = split(data)
     assert overlapping(found) == 0
     assert {TRAIN, VAL, TEST} <= set(found.split.tolist())
+
+
+def test_several_targets_split_as_their_classes_alone() -> None:
+    """A place beside the action makes no difference to which windows test."""
+    found = [
+        World(clients=3, windows=40, sensors=("mmwave",), target=target, skew=0.5)
+        .load(Streams(0))
+        .split
+        for target in ("action", "all")
+    ]
+    np.testing.assert_array_equal(*found)
