@@ -1,0 +1,2 @@
+"""Attacks on what a run reveals: reconstructing windows from gradients, telling training windows
+from others, and auditing a privacy claim with canaries."""
