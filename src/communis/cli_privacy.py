@@ -101,9 +101,9 @@ def plan(  # noqa: PLR0913 - options of a command are its arguments
     given = noise if epsilon is None else epsilon
     if given is None or not 0 < given < math.inf:
         raise CommunisError(f"--epsilon and --noise must be positive and finite, got {given}")
-    if rounds < 1 or not 0 < participation <= 1:
+    if not 1 <= rounds <= 1_000_000 or not 0 < participation <= 1:
         raise CommunisError(
-            f"--rounds must be at least 1 and --participation in (0, 1], got {rounds} and "
+            f"--rounds must be 1 to 1,000,000 and --participation in (0, 1], got {rounds} and "
             f"{participation:g}"
         )
     settings = PrivacyConfig(

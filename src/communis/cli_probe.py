@@ -148,6 +148,7 @@ def audit(
         list[str] | None,
         typer.Option("--set", help="Change a setting, e.g. --set privacy.epsilon=8 (repeatable)."),
     ] = None,
+    cell: Annotated[str, typer.Option(help="The cell of a grid, e.g. local/8.")] = "",
     canaries: Annotated[
         int, typer.Option(min=1, help="Clients that are added; each tosses a coin.")
     ] = 100,
@@ -160,7 +161,7 @@ def audit(
 
     Example: communis privacy audit watch --set privacy.mode=local --set privacy.epsilon=8
     """
-    config = configs.load(source, settings or ())
+    config = configs.load(source, settings or (), cell)
     with one_thread(), _progress("rounds") as told:
         found = audits.audit(config, canaries, told)
     if json:
@@ -182,6 +183,10 @@ def audit(
     out.print(view)
     if found.refuted:
         out.print("\nrefuted: the run reveals more than it claims (confidence 95 %)", style="red")
+    elif found.mode == "none":
+        out.print("\nnothing to refute: no privacy is claimed")
+    elif bound.right == bound.canaries:
+        out.print("\nnot refuted, but every guess was right: so few canaries cannot prove more")
     else:
         out.print("\nnot refuted, which proves nothing: more canaries would see more")
 

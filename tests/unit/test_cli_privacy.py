@@ -97,7 +97,7 @@ def test_paper_shows_what_its_epsilon_comes_to() -> None:
         (["--epsilon", "1", "--delta", "0.01", "--clients", "100"], "choose delta below 0.01"),
         (["--epsilon", "1", "--participation", "0"], r"--participation in \(0, 1\], got 10 and 0"),
         (["--epsilon", "1", "--participation", "1.5"], "got 10 and 1.5"),
-        (["--epsilon", "1", "--rounds", "0"], "--rounds must be at least 1 .* got 0 and 1"),
+        (["--epsilon", "1", "--rounds", "0"], "--rounds must be 1 to 1,000,000 .* got 0 and 1"),
         (["--epsilon", "1", "--clip", "0"], "clip must be positive"),
         (["--epsilon", "1", "--participations", "3"], "participations = 3 has no meaning"),
         (["--epsilon", "1", "--mode", "local", "--accountant", "pld"], "accountant = pld has no"),

@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from communis.core import CommunisError
-from communis.models.sglt import TokenLayer
+from communis.models.sglt import TokenLayer, dividing
 
 
 class SoftmaxLayer(TokenLayer):
@@ -19,7 +18,7 @@ class SoftmaxLayer(TokenLayer):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__(width)
-        self.heads = _dividing(heads, width)
+        self.heads = dividing(heads, width)
         self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width)
 
     def mixed(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -40,7 +39,7 @@ class GraphLayer(TokenLayer):
 
     def __init__(self, width: int, heads: int, knn: int = 8) -> None:
         super().__init__(width)
-        self.heads, self.knn = _dividing(heads, width), knn
+        self.heads, self.knn = dividing(heads, width), knn
         self.here, self.there = nn.Linear(width, width), nn.Linear(width, width, bias=False)
         self.score = nn.Parameter(torch.empty(heads, width // heads))
         self.out = nn.Linear(width, width)
@@ -76,12 +75,3 @@ def gathered(x: Tensor, index: Tensor) -> Tensor:
     """(B, L, d) at (B, L, k) -> (B, L, k, d)."""
     rows = index.flatten(1)[..., None].expand(-1, -1, x.shape[2])
     return x.gather(1, rows).view(*index.shape, x.shape[2])
-
-
-def _dividing(heads: int, width: int) -> int:
-    if width % heads:
-        raise CommunisError(
-            f"heads = {heads} cannot share out an embedding of {width}: choose a number that "
-            "divides it"
-        )
-    return heads

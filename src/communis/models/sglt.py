@@ -89,7 +89,7 @@ def dividing(heads: int, width: int) -> int:
     """So many heads, if they can share out an embedding."""
     if width % heads:
         raise CommunisError(
-            f"heads = {heads} cannot share out an embedding of {width}: choose a number that "
+            f"sglt.heads = {heads} cannot share out an embedding of {width}: choose a number that "
             "divides it"
         )
     return heads

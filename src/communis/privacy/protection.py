@@ -80,11 +80,18 @@ class Protection:
 
     def rehearse(self, server: Any) -> None:
         """Raises what a method that this privacy does not suit would raise in its first round."""
+        paper, down = self.settings.mode == "paper", self._method.down(server, self._trainers[0])
+        if paper and not any(key.startswith(f"{OPERATOR}/") for key in wire.flatten(down)):
+            raise CommunisError(
+                "privacy.mode = paper noises theta_M, which this fleet's models have not: set "
+                'fleet.models = ["sglt"] with an operator, or mode = local'
+            )
         shaped = self.guard is not None and self.guard.kappa != 1
-        if shaped and not self._method.subspace(self._method.down(server, self._trainers[0])):
+        if shaped and not self._method.subspace(down):
+            plain = "privacy.kappa = 1" if paper else "privacy.mechanism = gaussian"
             raise CommunisError(
                 f"{type(self._method).__name__} names no subspace that noise could spare: set "
-                "privacy.mechanism = gaussian (umeda with upload = full has one)"
+                f"{plain} (umeda with upload = full has one)"
             )
         if self._layout is not None:
             zeros = {key: torch.zeros_like(t) for key, t in self._layout.zeros.items()}

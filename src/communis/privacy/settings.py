@@ -61,7 +61,7 @@ class PrivacyConfig:
             if name != "mode" and self.mode not in owners:
                 raise CommunisError(
                     f"{name} = {getattr(self, name)} has no meaning with mode = {self.mode!r}, "
-                    f"only with {' and '.join(owners)}"
+                    f"only with {', '.join(owners)}"
                 )
         if self.mode == "none":
             return

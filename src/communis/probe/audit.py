@@ -65,6 +65,17 @@ def audit(
             f"method.name = {config.method_name}: with privacy.mode = central the audit reads the "
             "change of the model, which is the noised mean in FedAvg: set method.name=fedavg"
         )
+    *_, up = wire.payload_types(type(method))
+    if up in (None, type(None)) or method.pools_data or config.run.rounds < 1:
+        raise CommunisError(
+            f"method.name = {config.method_name}, run.rounds = {config.run.rounds}: canaries speak "
+            "in the messages of clients, and there would be none: choose another method, or rounds"
+        )
+    if privacy.adaptive:
+        raise CommunisError(
+            "privacy.adaptive = true: a canary moves the bound C by more than a client is "
+            "accounted for; audit with adaptive = false"
+        )
     birds = Canaries(len(fleet), canaries, fleet.streams, not central, privacy.clip, privacy.clips)
     plan = replace(config.run, workers=1, eval_every=0, eval_clients=1, pairs=False)
     with Run(planted(fleet, canaries), singing(method, birds), plan, privacy=privacy) as run:

@@ -27,6 +27,7 @@ from communis.core import Client, CommunisError, Score
 from communis.exchange import Ask, Scored
 from communis.recordings.recording import Array
 from communis.run import Run
+from communis.runfolder import RunFolder
 from communis.streams import Streams
 
 BATCH = 256
@@ -120,6 +121,12 @@ def membership(folder: Path, told: Callable[[int, int], None] | None = None) -> 
             f"{folder}: no checkpoint.safetensors, so no model to attack: expected the folder of a "
             "run with at least one finished round"
         )
+    if not RunFolder(folder).records():
+        raise CommunisError(f"{folder}: no round is finished, so nobody is a member yet")
+    try:
+        safetensors.torch.load_file(folder / "checkpoint.safetensors")
+    except (safetensors.SafetensorError, OSError) as error:
+        raise CommunisError(f"{folder}: its checkpoint cannot be read ({error})") from None
     config = load(str(folder / "config.toml"))
     with tempfile.TemporaryDirectory(prefix="communis-probe-") as scratch:
         copied = Path(scratch) / "run"  # opening a run writes

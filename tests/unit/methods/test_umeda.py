@@ -258,6 +258,15 @@ def test_umeda_has_no_sums_for_a_trusted_server() -> None:
         ran(Umeda(batch=2, upload="latent"), privacy=PrivacyConfig(mode="paper", epsilon=2.0))
 
 
+def test_the_papers_privacy_needs_an_operator_to_noise() -> None:
+    for operator, kappa in (("none", 1.0), ("none", 4.0)):
+        privacy = PrivacyConfig(mode="paper", epsilon=2.0, kappa=kappa)
+        with pytest.raises(
+            CommunisError, match="noises theta_M, which this fleet's models have not"
+        ):
+            Run(small(NINE, operator=operator), Umeda(batch=2), Plan(workers=1), privacy=privacy)
+
+
 def test_a_liar_is_measured_on_the_whole_model() -> None:
     from dataclasses import replace
 

@@ -163,3 +163,22 @@ def test_others_train_as_ever() -> None:
     made = singing(method, Canaries(3, 2, Streams(0)))
     assert isinstance(made, type(method))
     assert vars(made) == vars(method)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"method": {"name": "local"}}, "there would be none"),
+        ({"method": {"name": "centralized"}}, "there would be none"),
+        ({"run": {"rounds": 0, "workers": 1}}, "there would be none"),
+    ],
+)
+def test_without_messages_there_is_nothing_to_audit(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(CommunisError, match=text):
+        audit(config({}, **changes), 5)
+
+
+def test_a_bound_that_adapts_is_not_audited() -> None:
+    adaptive = {"mode": "central", "noise": 1.0, "adaptive": True}
+    with pytest.raises(CommunisError, match="audit with adaptive = false"):
+        audit(config(adaptive, method={"name": "fedavg", "uniform": True}), 5)
