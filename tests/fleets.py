@@ -8,10 +8,14 @@ from communis import Fleet, Streams
 from communis.availability.roles import Role, cast
 from communis.data.synthetic import Synthetic
 from communis.fleet import AnyMethod
+from communis.models.sglt import Sglt
 from communis.models.zoo import Architecture
 from communis.plugins import find, names
 
 SMALL = Architecture(width=4, embedding=8, norm=True)
+TOKENS = Architecture(
+    "tokens", fusion="sglt", embedding=8, sglt=Sglt(heads=2, layers=1, operator_rank=3)
+)
 METHODS = names("methods")
 FEDERATED = [name for name in METHODS if not find("methods", name).pools_data]
 SENDING = [name for name in FEDERATED if name != "local"]

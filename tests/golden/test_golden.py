@@ -14,19 +14,14 @@ from typing import Any
 import pytest
 
 from communis import Fleet, Plan, Run
-from communis.models.sglt import Sglt
-from communis.models.zoo import Architecture
 from communis.privacy.settings import PrivacyConfig
 from communis.wire import flatten
-from tests.fleets import METHODS, make, mixed_fleet
+from tests.fleets import METHODS, TOKENS, make, mixed_fleet
 from tests.unit.methods import tiny
 
 FILE = Path(__file__).with_name("golden.json")
 
 
-TOKENS = Architecture(
-    "tokens", fusion="sglt", embedding=8, sglt=Sglt(heads=2, layers=1, operator_rank=3)
-)
 # What a method's defaults on the common fleet do not show: its settings.
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "umeda on sglt": ("umeda", {"rank": 3, "warmup": 1}),
