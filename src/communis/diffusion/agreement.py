@@ -30,7 +30,7 @@ class Known:
     theta: State = field(default_factory=State)  # theta_M of every layer
     u: State = field(default_factory=State)  # U_g, by layer
     v: State = field(default_factory=State)  # W_g
-    drift: State = field(default_factory=State)  # moving average of updates of theta_M
+    drift: State = field(default_factory=State)  # moving average of clients' changes of theta_M
     psi: State = field(default_factory=State)  # the score network
     seed: int = 0
     round: int = 0  # how many are over
@@ -62,17 +62,17 @@ class Agreement:
         known = replace(known, captured=ops.captured(cores, changes))
         mean = ops.mean(changes, n)
         if known.round < self.warmup:
-            return self._stepped(replace(known, fallback=False), mean)
+            return self._stepped(replace(known, fallback=False), mean, mean)
         step, known = self._met(known, cores, n)
         if self.residual:
             step = step + (mean - ops.lifted(ops.mean(cores, n), known.u, known.v))
-        return self._stepped(known, step)
+        return self._stepped(known, step, mean)
 
     def moved_by_cores(self, known: Known, cores: Sequence[State], n: Tensor) -> Known:
         """The same where clients sent nothing but the cores of their changes. The block stays: what
         is outside of it cannot become known."""
         step, known = self._met(known, cores, n)
-        moved = self._stepped(known, step)
+        moved = self._stepped(known, step, step)
         return replace(moved, u=known.u, v=known.v, psi=known.psi)
 
     def _met(self, known: Known, cores: Sequence[State], n: Tensor) -> tuple[State, Known]:
@@ -91,9 +91,10 @@ class Agreement:
         found = Diffusion(kind)(points, weights, known.psi, torch.Generator().manual_seed(number))
         return found.value, replace(known, psi=found.psi, fallback=bool(found.fallback))
 
-    def _stepped(self, known: Known, step: State) -> Known:
-        """The next round's operators and bases."""
-        theta, drift = known.theta + step * self.eta, known.drift * self.beta + step
+    def _stepped(self, known: Known, step: State, mean: State) -> Known:
+        """The next round's operators and bases. mean: of whole changes, so that directions outside
+        of the block can enter it even where the step drops them."""
+        theta, drift = known.theta + step * self.eta, known.drift * self.beta + mean
         last = (known.u, known.v) if self.align else (State(), State())
         u, v = ops.bases(theta if self.basis == "theta" else drift, self.rank, last)
         psi = known.psi if self.align else State()  # in other coordinates it would mean nothing

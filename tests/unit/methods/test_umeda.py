@@ -125,6 +125,18 @@ def test_the_papers_block_is_frozen() -> None:
     assert float(moved[:, 2:].abs().max()) == 0
 
 
+def test_the_moving_average_lets_new_directions_into_the_block() -> None:
+    """Even if what is outside of the block is dropped, it is the block of the next round."""
+    method = Umeda(rank=2, consensus="spectral_mean", residual="drop", warmup=0)
+    new = torch.zeros(4, 4)
+    new[2, 3], new[3, 2] = 1.0, 0.5  # nothing of it is in the first block
+    now = server(THETA)
+    for _ in range(3):
+        now = method.aggregate(now, Replies([(card(0), up(now.theta[PATH] + new))]))
+    assert now.captured == pytest.approx(1.0)
+    torch.testing.assert_close(now.theta[PATH] - THETA, 2 * new)  # all rounds but the first
+
+
 @pytest.mark.parametrize("operator", ["learned", "ema", "factored", "none"])
 def test_everything_off_is_fedavg_bit_for_bit(operator: str) -> None:
     games = [
@@ -148,8 +160,8 @@ def test_a_block_of_everything_is_fedavg() -> None:
 
 def test_the_latent_upload_is_the_block_and_nothing_else() -> None:
     settings: dict[str, Any] = {"batch": 2, "rank": 2, "consensus": "spectral_mean", "warmup": 0}
-    full = play(small(), Umeda(**settings, residual="drop"), rounds=3)
-    latent = play(small(), Umeda(**settings, upload="latent"), rounds=3)
+    full = play(small(), Umeda(**settings, residual="drop"))
+    latent = play(small(), Umeda(**settings, upload="latent"))
     sent = latent.ups[0][0].operator
     assert {key: tuple(t.shape) for key, t in sent.items()} == {PATH + ".core": (2, 2)}
     torch.testing.assert_close(full.server.theta[PATH], latent.server.theta[PATH])
