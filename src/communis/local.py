@@ -3,22 +3,24 @@ the gradients if it has one. What it computes is written down for the device clo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, permutations
 from typing import Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from communis.core import Batch, Client, CommunisError, Model, Output, Samples
 from communis.device.flops import Meter
 from communis.groups import groups
-from communis.optim import OptimizerName, make_optimizer
+from communis.optim import OptimizerName, clip_gradients, make_optimizer
 
 Loss = Callable[[Output, Batch], Tensor]
 Adjust = Callable[[Model], None]
+PARTS = ("encoders", "fusion", "head", "unimodal", "private")  # of a model: how paths begin
 _meter = Meter()  # remembers what a step costs, by model
 
 
@@ -41,6 +43,9 @@ class Recipe:
     max_steps: int = 0  # stop after so many steps per round; 0: whole epochs
     balanced: bool = False  # batches draw the client's classes equally often
     carry: bool = False  # the optimiser's state goes on from round to round on the client
+    clip: float = 0.0  # largest Euclidean norm of a step's gradient; 0: gradients are not clipped
+    clip_modules: tuple[str, ...] = ()  # prefixes of paths that `clip` bounds, one after the other
+    # and nothing else, such as "private." and "encoders."; empty: all parameters as one vector
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(type(self)).items():
@@ -58,6 +63,25 @@ class Recipe:
                 "momentum must be in [0, 1) and weight_decay at least 0, got "
                 f"momentum={self.momentum}, weight_decay={self.weight_decay}"
             )
+        self._check_clip()
+
+    def _check_clip(self) -> None:
+        if not 0 <= self.clip < math.inf:
+            raise CommunisError(f"clip must be a finite norm of at least 0, got {self.clip}")
+        if self.clip_modules and not self.clip:
+            raise CommunisError("clip_modules says what clip bounds, but clip is 0: set clip")
+        for prefix in self.clip_modules:
+            if prefix.partition(".")[0] not in PARTS:
+                raise CommunisError(
+                    f"clip_modules: no path begins with {prefix!r}; prefixes start with one of "
+                    f"{', '.join(f'{part}.' for part in PARTS)}"
+                )
+        for one, other in permutations(self.clip_modules, 2):
+            if one.startswith(other):
+                raise CommunisError(
+                    f"clip_modules: {one!r} is a part of {other!r}, so its gradient would be "
+                    "clipped twice: name one of them"
+                )
 
     def passes(self, samples: int) -> int:
         """How many windows a round's training passes, of so many."""
@@ -79,8 +103,10 @@ class Recipe:
     ) -> Trained:
         """Trains `client.model` in place; parameters outside `paths` keep their bits.
 
-        loss: task loss unless given. adjust: called after every backward pass, before the step.
-        rates: factors on the learning rate, by path; 1 where there is none.
+        loss: task loss unless given. adjust: called after every backward pass, before gradients are
+        clipped.
+        rates: factors on the learning rate, by path, beside those of the method itself; 1 where
+        there is none.
         """
         model, task, data = client.model, client.task, client.train
         loss = loss or (lambda output, batch: task.loss(output.prediction, batch.target))
@@ -91,6 +117,7 @@ class Recipe:
         passes = self.epochs if epochs is None else epochs
         if not len(data) or not chosen:
             passes = 0
+        rates = {**self.rates(client), **(rates or {})}
         factors = [rates.get(path, 1.0) for path in chosen] if rates else []
         optimizer = make_optimizer(
             self.optimizer,
@@ -100,6 +127,7 @@ class Recipe:
             self.weight_decay,
             factors,
         )
+        clipped = self._clipped(chosen)
         names = list(chosen)
         if self.carry:
             optimizer.recall(names, client.memory)
@@ -116,6 +144,8 @@ class Recipe:
                     value.backward()  # type: ignore[no-untyped-call]
                     if adjust is not None:
                         adjust(model)
+                    for group in clipped:
+                        clip_gradients(group, self.clip)
                     optimizer.step()
                     steps, seen = steps + 1, seen + len(batch)
                     total += float(value.detach()) * len(batch)
@@ -130,6 +160,18 @@ class Recipe:
             client.memory.update(optimizer.memory(names))
         client.log["loss"] = total / seen if seen else float("nan")
         return Trained(steps, client.log["loss"])
+
+    def rates(self, client: Client) -> Mapping[str, float]:
+        """Factors on the learning rate, by path, in all of the method's local training."""
+        return {}
+
+    def _clipped(self, chosen: Mapping[str, nn.Parameter]) -> list[list[nn.Parameter]]:
+        """The groups of parameters whose gradients are clipped, each group as one vector."""
+        if not self.clip:
+            return []
+        prefixes = self.clip_modules or ("",)
+        groups = [[p for path, p in chosen.items() if path.startswith(one)] for one in prefixes]
+        return [group for group in groups if group]
 
     def _batches(self, client: Client, passes: int) -> Iterator[Batch]:
         draw = client.generator("batches")

@@ -145,6 +145,19 @@ def make_optimizer(
     return Adam(params, lr, weight_decay, name == "adamw", rates)
 
 
+@torch.no_grad()
+def clip_gradients(params: Sequence[Tensor], norm: float) -> None:
+    """Scales the gradients of these parameters, taken as one vector, down to a Euclidean norm. A
+    gradient that is not finite is left as it is: scaling would turn it all into NaN silently, and
+    what it leads to is refused by name."""
+    grads = [p.grad for p in params if p.grad is not None]
+    if not grads:
+        return
+    total = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+    if total > norm and bool(torch.isfinite(total)):
+        torch._foreach_mul_(grads, norm / total)
+
+
 def _with_gradients(
     params: Sequence[Tensor], weight_decay: float
 ) -> tuple[list[Tensor], list[Tensor]]:

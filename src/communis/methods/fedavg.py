@@ -12,7 +12,8 @@ Beyond the paper: with `by_model` clients of one architecture have a mean of the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -100,9 +101,12 @@ class FedAvg(Averaging, Method[Server, State, Down, Up]):
     whole: bool = False  # clients have branches for all of the fleet's sensors, owned or not
     mask_mode: Literal["feature", "input_zero"] = "feature"  # of a sensor that is absent: no
     # features; or its encoder is fed zeros and its biases leak through
+    private_lr: float = 0.0  # learning rate of what stays with the client; 0: `lr`
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not 0 <= self.private_lr < math.inf:
+            raise CommunisError(f"private_lr must be finite and at least 0, got {self.private_lr}")
         if self.whole and self.ema != "none":
             raise CommunisError("ema goes by who has a branch, but with whole = true everybody has")
 
@@ -112,7 +116,18 @@ class FedAvg(Averaging, Method[Server, State, Down, Up]):
     def sends(self, card: Card) -> list[str]:
         return self.shared(card.params)
 
+    def rates(self, client: Client) -> Mapping[str, float]:
+        if not self.private_lr:
+            return {}
+        private = [path for path in client.card.params if not self.shares(path)]
+        return dict.fromkeys(private, self.private_lr / self.lr)
+
     def start_server(self, fleet: FleetView) -> Server:
+        if self.private_lr and all(self.shares(path) for path in fleet.params):
+            raise CommunisError(
+                f"private_lr = {self.private_lr}, but {type(self).__name__} shares all parameters "
+                "with these settings: leave it out"
+            )
         return Server(w=fleet.params.pick(self.shared(fleet.params)))
 
     def start_client(self, client: Client) -> State:

@@ -17,7 +17,9 @@ Deviation: an absent modality has no unimodal loss, and L_UT,m is the mean over 
 Deviation: private heads of all clients start from the same values; the optimiser's state starts
     afresh every round. Widths are ours, the paper gives none.
 Deviation: without any sensor sigma_f = e^2, the largest sigma_m.
-Deviation: without DT the shared parts train as before (Equation 6) and G-Head predicts alone.
+Deviation: the paper does not say what it trains without DT. Here the shared parts train as before
+    (Equation 6) and G-Head predicts alone; with `shared_temperature` G-Head trains by the
+    multimodal loss, Equation 5 in place of CE(z_G, y), and nothing is detached.
 """
 
 from __future__ import annotations
@@ -46,6 +48,9 @@ class FedDUET(FedAvg):
     # move towards their mean; see fedavg
     ut: bool = True  # uncertainty as temperature; without it sigma = 1 and there are no U_m
     dt: bool = True  # decoupled training; without it there is no private head
+    shared_temperature: bool = (
+        False  # without dt: the shared head trains and predicts z_G / sigma_f
+    )
     ensemble: Literal["literal", "tempered"] = "literal"  # predict z_G + z_P or z_G + z_P / sigma_f
     penalty: float = 0.0  # weight of s_m^2 in the loss; 0.001 holds sigma near 1
     rescale: bool = False  # weigh the private loss by sigma_f: its gradient is 1 / sigma_f times
@@ -55,6 +60,11 @@ class FedDUET(FedAvg):
         super().__post_init__()
         if self.penalty < 0:
             raise CommunisError(f"fedduet needs penalty >= 0, got {self.penalty}")
+        if self.shared_temperature and (self.dt or not self.ut):
+            raise CommunisError(
+                "shared_temperature is a way to do without DT and needs the uncertainty heads of "
+                "UT: set dt = false and ut = true"
+            )
 
     def equip(self, model: Model, task: Task) -> None:
         super().equip(model, task)
@@ -85,13 +95,17 @@ class FedDUET(FedAvg):
 
     def shared_loss(self, client: Client, output: Output, batch: Batch) -> tuple[Tensor, Tensor]:
         """L_G, Equation 6, and sigma_f (B,)."""
-        L_G = client.task.loss(output.prediction, batch.target)  # CE(z_G, y)
+        z_G = output.prediction
         if not self.ut:
+            L_G = client.task.loss(z_G, batch.target)
             return L_G, torch.ones_like(batch.target, dtype=L_G.dtype)
         said = uncertainty.unimodal(client.model, output, batch.present)
+        sigma_f = uncertainty.fused(said)
+        if self.shared_temperature:
+            z_G = z_G / sigma_f[:, None]  # Equation 5
+        L_G = client.task.loss(z_G, batch.target)  # CE(z_G, y)
         y, M = client.task.labels(batch.target), client.card.sizes["modalities"]
-        L_G = L_G + uncertainty.losses(said, y, self.penalty) / M
-        return L_G, uncertainty.fused(said)
+        return L_G + uncertainty.losses(said, y, self.penalty) / M, sigma_f
 
     def private_loss(self, client: Client, output: Output, batch: Batch, sigma_f: Tensor) -> Tensor:
         """L_P, Equation 7."""
@@ -115,6 +129,8 @@ class FedDUET(FedAvg):
             unimodal = uncertainty.unimodal(client.model, output, batch.present)
             sigma_f = uncertainty.fused(unimodal)
             said |= {"sigma_f": sigma_f, "clamped": uncertainty.clamped(unimodal)}
+            if self.shared_temperature:
+                said |= {"": z_G / sigma_f[:, None], "shared": z_G}
             if self.dt:
                 cool = z_P / sigma_f[:, None]
                 both = {"literal": z_G + z_P, "tempered": z_G + cool}
