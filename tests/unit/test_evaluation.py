@@ -25,7 +25,7 @@ def some_unseen(**changes: Any) -> Any:
     """Five windows to train, five to test; no sensor saw the last two."""
     seen = np.arange(10) < 8
     present = {"a": seen, "b": seen & (np.arange(10) != 6)}
-    return windows((0,) * 5 + (2,) * 5, present=present, target=TARGET, **changes)
+    return windows((0,) * 5 + (2,) * 5, **({"present": present, "target": TARGET} | changes))
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,22 @@ def test_every_method_is_scored_so() -> None:
     assert found["a", "accuracy", -1] == pytest.approx(1 / 5)
     assert found["b", "accuracy", -1] == pytest.approx(0 / 5)
     assert found["a+b", "accuracy@other", -1] == pytest.approx(1 / 5)
+
+
+def test_windows_that_a_sensor_saw_are_also_scored_by_themselves() -> None:
+    """Of the test classes 0, 1, 2, 0, 0 the last two were seen by nobody."""
+    found = scores(Sure())
+    assert found["a+b", "accuracy@seen", -1] == pytest.approx(1 / 3)
+    assert found["a+b", "macro_f1@seen", -1] == pytest.approx((0 + 1 / 2 + 0) / 3)
+    assert found["a+b", "mean@target_seen", -1] == pytest.approx((0 + 1 + 2) / 3)
+    assert found["a+b", "mean@available_seen", -1] == pytest.approx((2 + 1 + 2) / 3)
+    assert not [metric for _, metric, label in found if metric.endswith("@seen") and label >= 0]
+    assert "accuracy@other_seen" not in {metric for _, metric, _ in found}
+
+
+def test_where_no_window_lacks_a_sensor_there_is_nothing_to_tell_apart() -> None:
+    found = scores(Sure(), present={})
+    assert not [metric for _, metric, _ in found if metric.endswith("seen")]
 
 
 def test_views_and_measures_are_scored_with_all_sensors_only() -> None:

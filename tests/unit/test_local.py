@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -413,3 +414,89 @@ def test_a_carried_optimiser_goes_on_where_it_was(optimizer: Any) -> None:
         for p, t in State.of(afresh.model).items()
     )
     assert not afresh.memory
+
+
+def clipped_by_torch(source: Client, lr: float, norm: float, prefixes: tuple[str, ...]) -> State:
+    """One epoch of plain SGD in which torch itself clips the gradients of every prefix."""
+    model = copy.deepcopy(source.model)
+    rng = source.generator("batches")
+    order = torch.from_numpy(rng.permutation(len(source.train)))
+    model.train()
+    for indices in torch.split(order, 4):
+        batch = source.train.batch(indices)
+        model.zero_grad()
+        F.cross_entropy(model(batch).prediction, batch.target).backward()
+        for prefix in prefixes:
+            own = [p for name, p in model.named_parameters() if name.startswith(prefix)]
+            torch.nn.utils.clip_grad_norm_(own, norm)
+        with torch.no_grad():
+            for p in model.parameters():
+                assert p.grad is not None
+                p.add_(p.grad, alpha=-lr)
+    return State(model.state_dict())
+
+
+@pytest.mark.parametrize(
+    "modules", [(), ("head.",), ("encoders.", "fusion.", "head."), ("encoders.a.", "encoders.b.")]
+)
+def test_gradients_are_clipped_as_a_whole_or_module_by_module(modules: tuple[str, ...]) -> None:
+    """torch divides by norm + 1e-6, we do not: at a norm of 0.1 that is a factor of 1e-5."""
+    one = client()
+    expected = clipped_by_torch(one, 0.3, 0.1, modules or ("",))
+    free, *_ = explicit(one, 1, 4, 0.3)
+    Recipe(lr=0.3, batch=4, clip=0.1, clip_modules=modules).train(one)
+    after = everything(one)
+    for path, value in after.items():
+        assert torch.allclose(value, expected[path], rtol=1e-4, atol=1e-5), path
+    assert not same_states(after, free)
+
+
+def test_one_clipped_step_by_hand() -> None:
+    """The gradient keeps its direction, and the step has the length lr * clip."""
+    one, other = client(), client()
+    before = everything(one)
+    Recipe(lr=0.3, batch=100).train(other)
+    Recipe(lr=0.3, batch=100, clip=0.05).train(one)
+    step = torch.cat([(everything(one)[k] - before[k]).double().flatten() for k in before])
+    free = torch.cat([(everything(other)[k] - before[k]).double().flatten() for k in before])
+    assert float(free.norm()) > 0.3 * 0.05
+    assert float(step.norm()) == pytest.approx(0.3 * 0.05, rel=1e-3)
+    assert float(step @ free / (step.norm() * free.norm())) == pytest.approx(1, abs=1e-5)
+
+
+def test_a_wide_clip_changes_no_bit() -> None:
+    one, other = client(), client()
+    Recipe(lr=0.3, batch=4).train(one)
+    Recipe(lr=0.3, batch=4, clip=1e6).train(other)
+    assert same_states(everything(one), everything(other))
+
+
+def test_gradients_are_clipped_after_their_adjustment() -> None:
+    """What a method adds to a gradient counts as a part of it."""
+
+    def adjust(model: Model) -> None:
+        for p in model.parameters():
+            assert p.grad is not None
+            p.grad += 100.0
+
+    one = client()
+    before = everything(one)
+    Recipe(lr=0.3, batch=100, clip=1.0).train(one, adjust=adjust)
+    step = torch.cat([(everything(one)[k] - before[k]).double().flatten() for k in before])
+    assert float(step.norm()) == pytest.approx(0.3, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"clip": -1.0}, "clip must be a finite norm of at least 0, got -1.0"),
+        ({"clip": math.inf}, "clip must be a finite norm"),
+        ({"clip_modules": ("head.",)}, "but clip is 0: set clip"),
+        ({"clip": 1.0, "clip_modules": ("haed.",)}, "no path begins with 'haed.'"),
+        ({"clip": 1.0, "clip_modules": ("head.", "head.out.")}, "clipped twice"),
+        ({"clip": 1.0, "clip_modules": ("head.", "head.")}, "clipped twice"),
+    ],
+)
+def test_a_clip_that_makes_no_sense_is_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(CommunisError, match=re.escape(words)):
+        Recipe(**settings)

@@ -240,6 +240,57 @@ def test_test_time_may_differ_from_training() -> None:
     assert all(bool(flags.all()) for flags in spared.test.present.values())
 
 
+def test_held_out_windows_are_scored_under_several_draws() -> None:
+    """The first draw, training windows and their scale are what they are with one draw; further
+    ones are the same windows with other gaps."""
+    one = made(dropout=BURSTS).bind(FedAvg())
+    three = made(dropout=BURSTS, test_draws=3).bind(FedAvg())
+    assert one.cards == three.cards
+    patterns = []
+    for i in range(6):
+        a, b = one.client(i, 1), three.client(i, 1)
+        n = len(a.test)
+        assert len(b.test) == 3 * n
+        assert len(b.val) == 3 * len(a.val)
+        assert torch.equal(b.test.target, a.test.target.repeat(3))
+        for m in a.card.modalities:
+            assert torch.equal(a.train.inputs[m], b.train.inputs[m])
+            assert torch.equal(a.test.inputs[m], b.test.inputs[m][:n])
+            parts = torch.split(b.test.present[m], n)
+            patterns.append(tuple(tuple(part.tolist()) for part in parts))
+            both = parts[0] & parts[1]  # what was there in both draws was measured once
+            first, second = b.test.inputs[m][:n][both], b.test.inputs[m][n : 2 * n][both]
+            whole = (first != 0).all((1, 2)) & (second != 0).all((1, 2))
+            assert torch.equal(first[whole], second[whole])
+    assert any(len(set(draws)) == 3 for draws in patterns)
+    again = made(dropout=BURSTS, test_draws=3).bind(FedAvg()).client(0, 1)
+    assert all(
+        torch.equal(again.test.present[m], three.client(0, 1).test.present[m])
+        for m in again.card.modalities
+    )
+
+
+def test_streams_that_single_windows_lack_are_drawn_again_too() -> None:
+    fleet = made(types=(0.0, 0.0, 1.0), type_drop=0.5, test_draws=2)
+    test = fleet.bind(FedAvg()).client(0, 1).test
+    flags = torch.stack(list(test.present.values()))
+    first, second = torch.split(flags, len(test) // 2, dim=1)
+    assert not torch.equal(first, second)
+
+
+def test_several_draws_of_nothing_are_refused() -> None:
+    with pytest.raises(CommunisError, match="but nothing is drawn"):
+        made(test_draws=2)
+
+
+def test_a_checkpoint_is_not_continued_under_other_draws(tmp_path: Path) -> None:
+    plan = Plan(rounds=1, workers=1)
+    with Run(made(dropout=BURSTS), FedAvg(batch=8), plan, folder=tmp_path / "run") as run:
+        list(run)
+    with pytest.raises(CommunisError):
+        Run(made(dropout=BURSTS, test_draws=2), FedAvg(batch=8), plan, folder=tmp_path / "run")
+
+
 def test_normalisation_sees_only_what_was_there() -> None:
     client = made(dropout=BURSTS).bind(FedAvg()).client(2, 1)
     for m, values in client.train.inputs.items():
@@ -336,6 +387,8 @@ def test_a_round_in_which_nobody_is_online_changes_nothing() -> None:
         ({"roles": (Role(("m0",), 6),), "suites": Suites("severe")}, "give one"),
         ({"types": (0.5, 0.5)}, "three shares"),
         ({"trace": "x.parquet", "dropout": BURSTS}, "give one"),
+        ({"trace": "x.parquet", "test_draws": 2}, "a saved trace is one draw"),
+        ({"test_draws": 0}, "test_draws must be at least 1, got 0"),
         ({"models": ("cnm",)}, "did you mean 'cnn'"),
         ({"embedding": -1}, "embedding must be at least 0"),
         ({"models": ("cnn", "tpn"), "embedding": 64}, "embedding = 64: that of tpn follows"),

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from communis import Card, Run
+from communis.availability.dropout import Dropout
 from communis.backends.machine import one_thread
 from communis.config import Config, about, cells, presets
 from communis.fleet import Fleet
@@ -276,14 +277,18 @@ def test_ablations_leave_out_either_part_or_both(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GRIDS)
-def test_six_cells_of_suites_and_bursts(name: str) -> None:
+def test_nine_cells_of_suites_and_bursts(name: str) -> None:
+    """The paper's six, and three in which nothing drops out."""
     operating, *missing = BURSTS[name]
-    levels = dict(zip(("moderate", "severe"), missing, strict=True))
+    levels = dict(zip(("none", "moderate", "severe"), (0.0, *missing), strict=True))
     assert list(loaded(name)) == [f"{h}/{i}" for h, i in product(SUITES, levels)]
     for (h, i), config in zip(product(SUITES, levels), loaded(name).values(), strict=True):
         assert config.cell == {"H": h, "I": i}
         assert (config.fleet.suites.preset, config.fleet.suites.beta) == (h, SUITES[h])
         dropout = config.fleet.dropout
+        if i == "none":
+            assert dropout == Dropout()
+            continue
         assert (dropout.kind, dropout.least) == ("markov", 0.5)
         assert dropout.bursts == pytest.approx((operating, levels[i]))
         assert config.fleet.dropout_test is None  # validation and test lose as much

@@ -26,11 +26,12 @@ def draw(
     streams: Streams,
     spacing: float = 0.0,
     single: Collection[Modality] = (),
+    number: int = 0,
 ) -> Trace:
     """A trace for clients that own `suites` and whose timelines last `seconds` (clients, 3).
 
     dropouts: one per split; rates: Hz of every modality; spacing: time between windows, for iid;
-    single: modalities of which a window is one sample, in its middle.
+    single: modalities of which a window is one sample, in its middle; number: of the draw.
     A sensor has the same fate whoever else owns one: chains are drawn for all clients and
     modalities, those not owned are left out afterwards.
     """
@@ -46,7 +47,7 @@ def draw(
             steps.ravel(),
             np.tile(operating, len(steps)),
             np.tile(missing, len(steps)),
-            streams.generator("dropout", split),
+            streams.generator("dropout", split, *((number,) if number else ())),
         )
         client, m = np.divmod(chain, len(names))
         # Edges lie half-way between two samples, where rounding cannot move a sample across.

@@ -23,6 +23,7 @@ class Outages:
     place: Array  # (N,) seconds on its client's timeline at which each window starts
     trace: Trace | None = None
     drop: Sequence[float] = ()  # per client: probability that a window lacks a stream
+    number: int = 0  # of this draw among several
 
     def strike(
         self,
@@ -37,7 +38,9 @@ class Outages:
         found = {m: self._bursts(windows, rows, client, m) for m in suite}
         if self.drop and self.drop[client] > 0:
             flags = np.stack([found[m][1] for m in suite], 1)
-            kept = drop_streams(flags, self.drop[client], streams.generator("drop", client))
+            further = (self.number,) if self.number else ()
+            generator = streams.generator("drop", client, *further)
+            kept = drop_streams(flags, self.drop[client], generator)
             found = {m: (found[m][0], kept[:, i]) for i, m in enumerate(suite)}
         return found
 

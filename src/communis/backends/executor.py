@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from communis.core import Batch, Client, CommunisError, Samples, Score
+from communis.core import Batch, Client, CommunisError, Samples, Score, Task
 from communis.exchange import Answer, Ask, Scored
 from communis.fleet import AnyMethod, BoundFleet
 from communis.privacy.guard import Guard
@@ -175,11 +175,16 @@ class Executor:
     def _scored(
         self, client: Client, state: Any, samples: Samples, subset: Sequence[str], views: bool
     ) -> Iterator[Score]:
-        """The scores of the method's prediction and, with `views`, of what else it has to say."""
+        """The scores of the method's prediction and, with `views`, of what else it has to say.
+
+        Where windows may lack sensors, its prediction and its measures are also scored over the
+        windows that at least one sensor saw (`@seen`): a window that none saw is guessed."""
         found: dict[str, list[Tensor]] = defaultdict(list)
+        sensors: list[Tensor] = []  # how many of the subset saw each window
         for indices in torch.split(torch.arange(len(samples)), EVAL_BATCH):
             batch = only(samples.batch(indices), subset)
             there = torch.stack(list(batch.present.values())).sum(0)
+            sensors.append(there.cpu())
             said = dict(self.method.views(client, state, batch)) if views else {}
             if "" not in said:
                 said = {"": self.method.predict(client, state, batch), **said}
@@ -188,16 +193,29 @@ class Executor:
             for name, value in said.items():
                 known = value if value.ndim == 1 else guessed(value, there > 0, client)
                 found[name].append(known.cpu())
-        for name, parts in found.items():
-            values = torch.cat(parts)
-            if values.ndim == 1:
-                yield Score(f"mean@{name}", float(values.double().mean()), support=len(values))
-            elif not name:
-                yield from client.task.scores(values, samples.target.cpu())
-            else:
-                for score in client.task.scores(values, samples.target.cpu()):
-                    if score.label < 0:
-                        yield replace(score, metric=f"{score.metric}@{name}")
+        values = {name: torch.cat(parts) for name, parts in found.items()}
+        target = samples.target.cpu()
+        yield from scores_of(client.task, values, target)
+        seen = torch.cat(sensors) > 0
+        if views and self.fleet.fleet.may_lack and bool(seen.any()):
+            own = {f"{name}_seen": x for name, x in values.items() if x.ndim == 1}
+            own["seen"] = values[""]
+            kept = {name: x[seen] for name, x in own.items()}
+            yield from scores_of(client.task, kept, target[seen])
+
+
+def scores_of(task: Task, values: Mapping[str, Tensor], target: Tensor) -> Iterator[Score]:
+    """Of predictions (B, outputs) the task's scores, as `metric@name` unless they are the method's
+    own (""); of measures (B,) the mean, as `mean@name`."""
+    for name, x in values.items():
+        if x.ndim == 1:
+            yield Score(f"mean@{name}", float(x.double().mean()), support=len(x))
+        elif not name:
+            yield from task.scores(x, target)
+        else:
+            for score in task.scores(x, target):
+                if score.label < 0:
+                    yield replace(score, metric=f"{score.metric}@{name}")
 
 
 def guessed(prediction: Tensor, seen: Tensor, client: Client) -> Tensor:

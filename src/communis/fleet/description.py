@@ -61,6 +61,7 @@ class Fleet:
     profiles: Mapping[str, DeviceProfile] = field(default_factory=dict)  # beside the known ones
     clock: ClockConfig = field(default_factory=ClockConfig)  # how devices' time is reckoned
     outages: Outages | None = None  # what drops out of the windows
+    redraws: Sequence[Outages] = ()  # validation and test are also scored under these draws
     online: Online = field(default_factory=Online)  # who can be reached in a round
     attack: Attack = field(default_factory=Attack)  # who lies, and how
     public: int = -1  # whose training windows everybody has, if a method needs such; see public.py
@@ -141,6 +142,8 @@ class Fleet:
         if outages:
             found.update(repr(list(outages.drop)).encode())
             found.update(outages.trace.digest().encode() if outages.trace else b"")
+        if self.redraws:
+            found.update(repr(len(self.redraws)).encode())
         return found.hexdigest()
 
     @cached_property
@@ -158,6 +161,12 @@ class Fleet:
         order, offsets = self._rows
         first, last = int(offsets[client]), int(offsets[client + 1])
         return np.arange(first, last) if order is None else np.sort(order[first:last])
+
+    @property
+    def may_lack(self) -> bool:
+        """Whether windows of clients may lack a sensor that the client owns: by dropout, or by
+        nature."""
+        return self.outages is not None or bool(self.windows.present)
 
     def training_bytes(self) -> dict[int, int]:
         """The size of what every client's sensors have seen for training, with its targets."""
@@ -206,19 +215,53 @@ class Fleet:
         Training windows in which none of its sensors was at work are left out. `whole`: as all of
         the fleet's sensors recorded them, whether the client owns these or not."""
         rows = self.rows(client)
+        struck = self._recorded(rows, self.union) if whole else self._struck(client, rows)
+        sensed = {m: self._measured(client, m, rows, *struck[m], whole) for m in struck}
+        train_rows = self.windows.split[rows] == TRAIN
+        scales = {m: self._scale(m, x[train_rows & here]) for m, (x, here) in sensed.items()}
+        train, val, test = self._tensors(rows, sensed, scales)
+        vals, tests = [val], [test]
+        for outages in () if whole else self.redraws:
+            held_out = rows[~train_rows]
+            struck = self._struck(client, held_out, outages)
+            sensed = {m: self._measured(client, m, held_out, *struck[m]) for m in struck}
+            _, val, test = self._tensors(held_out, sensed, scales)
+            vals.append(val)
+            tests.append(test)
+        self.windows.release()
+        if len(vals) > 1:
+            val, test = joined(vals, train.inputs), joined(tests, train.inputs)
+        return train, val, test
+
+    def _measured(
+        self,
+        client: int,
+        m: Modality,
+        rows: Array,
+        there: Array | None,
+        flags: Array,
+        whole: bool = False,
+    ) -> tuple[Array, Array]:
+        """What a sensor measured in these windows, channels last, and which windows have it."""
+        x = self._sensed(m, rows, there)
+        if self.coarse and self.coarse[client] and not whole:
+            x = coarsen(x, self._kind(m))
+        return finite(np.moveaxis(x, 1, -1), flags)
+
+    def _tensors(
+        self,
+        rows: Array,
+        sensed: Mapping[Modality, tuple[Array, Array]],
+        scales: Mapping[Modality, Scale | None],
+    ) -> Splits:
+        """What was measured in these windows, normalised and by split."""
         split = self.windows.split[rows]
         inputs, present = {}, {}
-        struck = self._recorded(rows, self.union) if whole else self._struck(client, rows)
-        for m, (there, flags) in struck.items():
-            x = self._sensed(m, rows, there)
-            if self.coarse and self.coarse[client] and not whole:
-                x = coarsen(x, self._kind(m))
-            x, here = finite(np.moveaxis(x, 1, -1), flags)
-            scale = self._scale(m, x[(split == TRAIN) & here])
-            x = scale.apply(x) if scale else x
+        for m, (raw, here) in sensed.items():
+            scale = scales[m]
+            x = scale.apply(raw) if scale else raw
             inputs[m] = filled_cloud(x, here) if self._kind(m) == "points" else filled(x, here)
             present[m] = here
-        self.windows.release()
         kept = np.any(list(present.values()), axis=0) | (split != TRAIN)
         kind = np.int64 if np.issubdtype(self.windows.target.dtype, np.integer) else np.float32
         every = kept.all()
@@ -237,12 +280,15 @@ class Fleet:
         train, val, test = (joined([three[s] for three in parts], like) for s in (TRAIN, VAL, TEST))
         return train, val, test
 
-    def _struck(self, client: int, rows: Array) -> dict[Modality, tuple[Array | None, Array]]:
-        """Per modality: which samples are there (None: all), and which windows have it."""
-        suite = self.suites[client]
-        if self.outages is None:
+    def _struck(
+        self, client: int, rows: Array, redraw: Outages | None = None
+    ) -> dict[Modality, tuple[Array | None, Array]]:
+        """Per modality: which samples are there (None: all), and which windows have it; by a
+        further draw of what drops out if one is given."""
+        suite, outages = self.suites[client], redraw or self.outages
+        if outages is None:
             return self._recorded(rows, suite)
-        return dict(self.outages.strike(self.windows, rows, client, suite, self.streams))
+        return dict(outages.strike(self.windows, rows, client, suite, self.streams))
 
     def _recorded(
         self, rows: Array, suite: Sequence[Modality]

@@ -59,6 +59,7 @@ class FleetConfig:
     type_drop: float = 0.3  # with types: probability that a window of the last sort lacks a stream
     dropout: Dropout = field(default_factory=Dropout)  # when sensors fall silent, in training
     dropout_test: Dropout | None = None  # in validation and test; not given: as in training
+    test_draws: int = 1  # validation and test windows are scored under so many draws of dropout
     trace: str = ""  # file of a saved trace to replay instead of drawing dropout
     online: Online = field(default_factory=Online)  # who can be reached in a round
     profiles: str = ""  # TOML file with device profiles, beside the known ones
@@ -76,6 +77,10 @@ class FleetConfig:
             raise CommunisError(f"type_drop is a probability below 1, got {self.type_drop}")
         if self.trace and (self.dropout.kind != "none" or self.dropout_test):
             raise CommunisError("trace and dropout both say when sensors fall silent: give one")
+        if self.test_draws < 1:
+            raise CommunisError(f"test_draws must be at least 1, got {self.test_draws}")
+        if self.test_draws > 1 and self.trace:
+            raise CommunisError("test_draws: a saved trace is one draw; set test_draws = 1")
 
     def _check_models(self) -> None:
         named = (*self.models, *(role.model for role in self.roles if role.model))
@@ -121,6 +126,7 @@ class FleetConfig:
             raise CommunisError(f"profiles = {self.profiles!r}, but no role names a device")
         coarse = [role.detail == "coarse" for role in roles]
         devices = [role.device for role in roles]
+        outages = self._outages(windows, client_of, suites, roles, streams)
         fleet = Fleet(
             windows,
             suites,
@@ -130,7 +136,8 @@ class FleetConfig:
             coarse=coarse if any(coarse) else (),
             devices=devices if any(devices) else (),
             profiles=profiles,
-            outages=self._outages(windows, client_of, suites, roles, streams),
+            outages=outages[0] if outages else None,
+            redraws=outages[1:],
             online=self.online,
             public=self.public,
         )
@@ -207,30 +214,40 @@ class FleetConfig:
         suites: Sequence[tuple[Modality, ...]],
         roles: Sequence[Role],
         streams: Streams,
-    ) -> Outages | None:
+    ) -> list[Outages]:
+        """What drops out of the windows, and further draws of it for validation and test; empty if
+        nothing does."""
         test = self.dropout if self.dropout_test is None else self.dropout_test
-        phases = (self.dropout, test, test)
         drop = [role.drop for role in roles]
-        drawn = any(phase.kind != "none" for phase in phases)
+        drawn = self.dropout.kind != "none" or test.kind != "none"
         if not drawn and not self.trace and not any(drop):
-            return None
+            if self.test_draws > 1:
+                raise CommunisError(
+                    f"test_draws = {self.test_draws}, but nothing is drawn: set [fleet.dropout], "
+                    "or leave it out"
+                )
+            return []
         place = timeline.timeline(windows, client_of)
         seconds = timeline.durations(windows, client_of, place, len(suites))
-        trace = None
+        dropping = drop if any(drop) else ()
         if self.trace:
             trace = Trace.load(Path(self.trace))
             self._check(trace, windows, seconds)
-        elif drawn:
-            single = [
-                m for m in windows.modalities if windows.kinds.get(m, "series") not in IN_TIME
-            ]
-            rates = {
-                m: (1 if m in single else windows.inputs[m].shape[-1]) / windows.seconds
-                for m in windows.modalities
-            }
-            apart = timeline.spacing(windows, client_of, place)
-            trace = draw(phases, suites, seconds, rates, streams, apart, single)
-        return Outages(place, trace, drop if any(drop) else ())
+            return [Outages(place, trace, dropping)]
+        if not drawn:
+            return [Outages(place, None, dropping, number) for number in range(self.test_draws)]
+        single = [m for m in windows.modalities if windows.kinds.get(m, "series") not in IN_TIME]
+        rates = {
+            m: (1 if m in single else windows.inputs[m].shape[-1]) / windows.seconds
+            for m in windows.modalities
+        }
+        apart = timeline.spacing(windows, client_of, place)
+        found = []
+        for number in range(self.test_draws):
+            phases = (Dropout() if number else self.dropout, test, test)
+            trace = draw(phases, suites, seconds, rates, streams, apart, single, number)
+            found.append(Outages(place, trace, dropping, number))
+        return found
 
     def _check(self, trace: Trace, windows: Windows, seconds: Array) -> None:
         if len(trace.seconds) != len(seconds) or trace.modalities != windows.modalities:

@@ -15,21 +15,27 @@ from communis.report.svg import Dots, colour, scatter
 from communis.report.words import correlated
 
 DOUBT, SCORE, SENSORS = "mean@sigma_f", "macro_f1", "mean@available"
+# The same over the windows that at least one sensor saw, recorded where windows may lack sensors.
+SEEN = {DOUBT: "mean@sigma_f_seen", SCORE: "macro_f1@seen", SENSORS: "mean@available_seen"}
 FEWEST = 4  # points of a client, for a correlation of its own
 ABOUT = (
     "One point per client and run: the mean fused uncertainty (sigma_f) of its validation windows "
-    "and their macro F1, in the last evaluated round. A negative rank correlation (Spearman) means "
-    "that the model is less sure where it fails; over several cells it also shows that some cells "
-    "are harder for everybody. The more sensors are there, the lower sigma_f is by its formula, so "
-    "it partly just counts them: the second figure holds the mean number of sensors fixed (partial "
-    "rank correlation). The p-values take the points as independent, but seeds and cells share "
-    "clients, so they are too small."
+    "and their macro F1, in the last evaluated round. Where windows may lack sensors, only those "
+    "that at least one sensor saw count: a window that no sensor saw has the largest sigma_f by "
+    "definition and is guessed, which makes a correlation by itself (the last two columns count "
+    "such windows too). A negative rank correlation (Spearman) means that the model is less sure "
+    "where it fails; over several cells it also shows that some cells are harder for everybody. "
+    "The more sensors are there, the lower sigma_f is by its formula, so it partly just counts "
+    "them: the second figure holds the mean number of sensors fixed (partial rank correlation). "
+    "The p-values take the points as independent, but seeds and cells share clients, so they are "
+    "too small."
 )
 
 
 def section(runs: Sequence[Finished]) -> str:
     """Empty where no method has such an uncertainty."""
-    found = {name: points(group) for name, group in grouped(runs).items()}
+    groups = grouped(runs)
+    found = {name: points(group) for name, group in groups.items()}
     found = {name: table for name, table in found.items() if len(table)}
     if not found:
         return ""
@@ -39,7 +45,7 @@ def section(runs: Sequence[Finished]) -> str:
         [
             heading("Does the model know when it fails?"),
             note(ABOUT),
-            _pooled(found),
+            _pooled(found, {name: points(group, every=True) for name, group in groups.items()}),
             legend(colours) if len(colours) > 1 else "",
             f"<div class='charts'>{''.join(charts)}</div>",
             *(details(f"{name}, client by client", _each(table)) for name, table in found.items()),
@@ -47,28 +53,32 @@ def section(runs: Sequence[Finished]) -> str:
     )
 
 
-def points(runs: Sequence[Finished]) -> pd.DataFrame:
-    """Uncertainty, score and sensors of every client in every run; SENSORS is NaN in old runs."""
+def points(runs: Sequence[Finished], every: bool = False) -> pd.DataFrame:
+    """Uncertainty, score and sensors of every client in every run, over the windows that some
+    sensor saw or over `every` window; SENSORS is NaN in old runs."""
     parts = []
     for run in runs:
         t = run.last_scores
         own = t[(t["split"] == "val") & t["own"] & (t["class"] == -1)]
         wide = own.pivot_table(index="client", columns="metric", values="value").reset_index()
+        if not every and set(SEEN.values()) <= set(wide.columns):
+            wide = wide.drop(columns=list(SEEN)).rename(columns={b: a for a, b in SEEN.items()})
         if {DOUBT, SCORE} <= set(wide.columns):
             wide = wide.reindex(columns=["client", DOUBT, SCORE, SENSORS])
             parts.append(wide.assign(place=run.place, seed=run.seed))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-def _pooled(found: Mapping[str, pd.DataFrame]) -> str:
+def _pooled(found: Mapping[str, pd.DataFrame], every: Mapping[str, pd.DataFrame]) -> str:
     lines = []
     for name, t in found.items():
         plain = spearman(t[DOUBT], t[SCORE])
         held = partial_spearman(t[DOUBT], t[SCORE], t[SENSORS])
-        lines.append(
-            [escape(name), str(plain.n), *map(escape, correlated(plain) + correlated(held))]
-        )
-    return table(["method", "points", "rho", "p", "rho, sensors<br>held fixed", "p"], lines)
+        guessed = spearman(every[name][DOUBT], every[name][SCORE])
+        figures = correlated(plain) + correlated(held) + correlated(guessed)
+        lines.append([escape(name), str(plain.n), *map(escape, figures)])
+    header = ["method", "points", "rho", "p", "rho, sensors<br>held fixed", "p"]
+    return table([*header, "rho, unseen<br>windows too", "p"], lines)
 
 
 def _each(points: pd.DataFrame) -> str:

@@ -13,6 +13,7 @@ from communis.report.modalities import whole
 from communis.report.words import counts, number, plain
 
 METRICS = ("macro_f1", "accuracy", "nll", "brier", "ece")
+SEEN = "seen"  # no other prediction: the same one, over the windows that some sensor saw
 MEASURE = "mean@"  # what the name of a measure's mean begins with
 
 
@@ -25,10 +26,10 @@ def section(runs: Sequence[Finished], metric: str, select: Select) -> str:
     average = "averaged over cells, then over seeds" if len(cells(runs)) > 1 else "over seeds"
     when = counts(select, metric)
     parts = []
-    if any(views.values()):
+    if any(view != SEEN for found in views.values() for view in found):
         about = f"Test scores in {when}; mean ± standard deviation {average}."
         parts += [heading("Other ways to predict"), note(about), _views(runs, metric, select)]
-    if measures not in ([], ["available"]):
+    if any(not measure.startswith("available") for measure in measures):
         about = (
             "What methods say of the test windows beside their predictions; "
             f"mean ± standard deviation {average}, in {when}."
@@ -56,7 +57,8 @@ def _views(runs: Sequence[Finished], metric: str, select: Select) -> str:
                 number(estimate(group, n, select, places, by=metric)) if n in there else "-"
                 for n in names
             ]
-            first = ["", escape(view)] if view else [escape(name), "its prediction"]
+            called = "its prediction, where a sensor saw the window" if view == SEEN else view
+            first = ["", escape(called)] if view else [escape(name), "its prediction"]
             lines.append([*first, *scores])
     return table(["method", "view", *map(plain, shown)], lines, text=(0, 1))
 

@@ -74,13 +74,19 @@ def written_out(model: Model, batch: Batch, modalities: int) -> tuple[Tensor, Te
     return L_G, F.cross_entropy(z_P / sigma_f[:, None], batch.target)
 
 
-def two_steps(model: Model, parts: list[Batch], lr: float) -> Values:
-    """Algorithm 1, lines 11 to 18: the shared part descends L_G, the private head L_P."""
+def two_steps(
+    model: Model, parts: list[Batch], lr: float, private_rate: float = 1.0, clip: float = math.inf
+) -> Values:
+    """Algorithm 1, lines 11 to 18: the shared part descends L_G, the private head L_P; at a rate of
+    its own and with a gradient of norm `clip` at most if asked for."""
 
     def slope(model: Model, batch: Batch) -> Values:
         L_G, L_P = written_out(model, batch, modalities=2)
-        own = slopes(model, L_P)
-        return {k: own[k] if is_private(k) else g for k, g in slopes(model, L_G).items()}
+        own = {k: g for k, g in slopes(model, L_P).items() if is_private(k)}
+        length = math.sqrt(sum(float(g.double().square().sum()) for g in own.values()))
+        factor = private_rate * min(1.0, clip / length)
+        own = {k: factor * g for k, g in own.items()}
+        return {**slopes(model, L_G), **own}
 
     return descend(model, parts, lr, slope)
 
@@ -113,6 +119,69 @@ def test_two_rounds_by_hand() -> None:
     assert all(near(game.states[i], own[i], atol=1e-5) for i in range(3))
     assert apart(shared, start) > 0.01
     assert apart(own[0], own[1]) > 0.001
+
+
+@pytest.mark.parametrize(("private_lr", "clip"), [(0.06, 0.0), (0.0, 0.05), (0.06, 0.05)])
+def test_the_private_head_has_a_rate_and_a_clip_of_its_own(private_lr: float, clip: float) -> None:
+    """By hand; what is shared is what it is without them, bit for bit."""
+    lr = 0.3
+    settings: dict[str, Any] = {"lr": lr, "batch": 2, "private_lr": private_lr}
+    settings |= {"clip": clip, "clip_modules": ("private.",)} if clip else {}
+    game = play(gappy(), FedDUET(**settings))
+    plain = play(gappy(), FedDUET(lr=lr, batch=2))
+    assert same(game.server.w, plain.server.w)
+    start = game.bound.params
+    for i in range(3):
+        client, model = starting(game, i, 1)
+        fill(model, {k: start[k] for k in client.card.params})
+        rate = private_lr / lr if private_lr else 1.0
+        ends = two_steps(model, batches(client, 2), lr, rate, clip or math.inf)
+        own = {k: t for k, t in ends.items() if is_private(k)}
+        assert near(game.states[i], own, atol=1e-5)
+        assert apart(game.states[i], plain.states[i]) > 1e-4
+
+
+def test_a_private_rate_where_nothing_is_private_is_refused() -> None:
+    for method in (FedAvg(private_lr=0.1), FedDUET(dt=False, private_lr=0.1)):
+        with pytest.raises(CommunisError, match="shares all parameters"):
+            play(gappy(), method, rounds=0)
+    with pytest.raises(CommunisError, match="private_lr must be finite"):
+        FedDUET(private_lr=-0.1)
+
+
+def test_without_dt_by_equation_5() -> None:
+    """CE(z_G / sigma_f, y) + 1/M sum_m L_UT,m, nothing detached; predictions are tempered too."""
+    lr = 0.3
+    method = FedDUET(dt=False, shared_temperature=True, lr=lr, batch=2)
+    game = play(gappy(), method)
+
+    def tempered(model: Model, batch: Batch) -> Tensor:
+        output, precision = model(batch), torch.zeros(len(batch))
+        L = torch.zeros(())
+        for m, h in output.features.items():
+            said = model.unimodal[m](h)
+            z, s = said[:, :-1], said[:, -1]
+            there = batch.present[m]
+            if there.any():
+                each = F.cross_entropy(z / (s / 2).exp()[:, None], batch.target, reduction="none")
+                L = L + each[there].mean() / 2
+            precision = precision + torch.where(there, 1 / (s.exp() + 1e-6), 0.0)
+        z_G = output.prediction * precision.sqrt()[:, None]
+        return L + F.cross_entropy(z_G, batch.target)
+
+    for i in range(3):
+        client, model = starting(game, i, 1)
+        fill(model, {k: game.bound.params[k] for k in client.card.params})
+
+        def slope(model: Model, batch: Batch) -> Values:
+            return slopes(model, tempered(model, batch))
+
+        assert near(game.ups[0][i].w, descend(model, batches(client, 2), lr, slope), atol=1e-5)
+    plain = play(gappy(), FedDUET(dt=False, lr=lr, batch=2))
+    assert apart(game.server.w, plain.server.w) > 1e-3
+    client, state, _ = game.receive(0, 2)
+    said = method.views(client, state, client.train.batch(torch.arange(4)))
+    assert torch.allclose(said[""], said["shared"] / said["sigma_f"][:, None])
 
 
 def test_1_each_loss_moves_its_own_parameters_only() -> None:
@@ -414,6 +483,12 @@ def test_a_modality_that_no_client_holds_is_refused() -> None:
     with pytest.raises(CommunisError, match="no client has a training window with b"):
         play(broken, FedDUET())
     play(broken, FedDUET(ut=False))
+
+
+def test_equation_5_on_the_shared_head_needs_ut_and_no_dt() -> None:
+    for settings in ({}, {"ut": False, "dt": False}):
+        with pytest.raises(CommunisError, match="set dt = false and ut = true"):
+            FedDUET(shared_temperature=True, **settings)
 
 
 def test_other_bad_settings_are_refused() -> None:
