@@ -220,7 +220,8 @@ def test_counting_shows_accuracy_f1_and_error_side_by_side(tmp_path: Path) -> No
         out.print(results(runs, "accuracy", quiet=True))
     lines = [line.split() for line in said.get().splitlines()]
     assert lines[0] == ["method", "accuracy", "macro", "f1", "mae", "weakest"]
-    assert ["method", "parameters", "KB", "up/down", "MB", "in", "all", "s/round"] in lines
+    heads = ["method", "parameters", "KB", "up/down", "MB", "in", "all", "s/round", "refused"]
+    assert heads in lines
     assert "…" not in said.get()
     text = render(runs, "accuracy", "t")
     assert "<th>accuracy</th><th>macro f1</th><th>mae</th><th>nll</th>" in text
