@@ -62,7 +62,7 @@ def failed(kind: str) -> Any:
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("name", FEDERATED)
 def test_a_state_that_is_not_finite_is_as_if_the_client_had_failed(name: str, graph: bool) -> None:
-    places = {"topology": ring(5)} if graph else {}
+    places: dict[str, Any] = {"topology": ring(5)} if graph else {}
     with Run(mixed_fleet(), breaking(name, "local"), PLAN, **places) as run:
         records = list(run)
     assert [len(record.refused) for record in records] == [0, 1, 0]
