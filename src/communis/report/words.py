@@ -138,7 +138,9 @@ def _differences(best: Selected) -> str:
     if best.verdict:
         return "No method has a score in all of its seeds, so none is called the best."
     if (n := best.difference.seeds) < FEWEST:
-        return f"{n} seed{'s are' if n > 1 else ' is'} too few to judge any difference: run {FEWEST}."
+        return (
+            f"{n} seed{'s are' if n > 1 else ' is'} too few to judge any difference: run {FEWEST}."
+        )
     return (
         f"Differences to {best.method} are paired by seed, with their 95 % interval; a method "
         "whose interval holds zero is within the spread and cannot be told apart, nor can one with "
