@@ -131,7 +131,7 @@ def test_the_distance_to_the_nearest_is_within_a_recording() -> None:
 def test_a_split_does_not_depend_on_the_unit_of_time(seconds: float, begin: float) -> None:
     """Windows of a microsecond or an hour are split as those of a second, wherever they begin."""
     counts = {(r, c): n for r in range(30) for c, n in enumerate((12, 3, 1))}
-    plain = made(counts)
+    plain = made(counts, stride=0.25)
     scaled = replace(plain, start=(begin + plain.start) * seconds, seconds=seconds)
     np.testing.assert_array_equal(split(scaled).split, split(plain).split)
 
