@@ -58,7 +58,7 @@ class Aggregation:
                 if clients or hides:
                     made[aggregator] = self._one(servers[aggregator], clients, received, round)
         broken = [
-            (aggregator, f"the aggregate is not finite in {key}: the round was dropped")
+            (aggregator, f"the aggregate {key} {wire.NOT_FINITE}: the round was dropped")
             for aggregator, server in made.items()
             for key in wire.not_finite(server)
         ]

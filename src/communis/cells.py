@@ -75,5 +75,6 @@ def lines(runs: Sequence[Finished], metric: str, select: Select) -> list[Line]:
 
 
 def mark(verdict: str) -> str:
-    """* for the best method, ~ for one that cannot be told from it."""
+    """* for the best mean, ~ for a method that cannot be told from it; nothing for one with too few
+    seeds, of which that is not known either."""
     return "" if verdict not in ("", WITHIN) else "~" if verdict else "*"

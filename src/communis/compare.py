@@ -33,7 +33,7 @@ class Cost:
     bytes_down: float
     total_bytes: float  # of the whole run, all clients, both directions, framing included
     seconds: float  # wall time per round without evaluation
-    refused: int  # messages, over all seeds
+    refused: int  # messages and private states, over all seeds
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class Answer:
     keeps_state: bool = False  # private state of this round was written
     log: Mapping[str, float] = field(default_factory=dict)  # what the client noted
     scores: Sequence[Scored] = ()
-    failure: str = ""  # why there is no answer
+    failure: str = ""  # why there is neither message nor state, if the client has none to give
 
     @property
     def failures(self) -> list[tuple[int, str]]:

@@ -39,9 +39,10 @@ class Inbox:
             card = self.cards[answer.client]
             self.losses[card.id] = answer.log.get("loss", math.nan)
             self.refused += answer.failures
+            if answer.log or not answer.failure:  # a process that died left no log
+                diary.hear(answer)
             if answer.failure:
                 continue
-            diary.hear(answer)
             payload = len(answer.up)  # of a message that cannot be read, everything counts
             try:
                 up = wire.decode(answer.up, kind, max_bytes=self.max_bytes)

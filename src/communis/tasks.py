@@ -8,6 +8,7 @@ the same order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -22,7 +23,9 @@ from communis.metrics import scores
 
 @dataclass(frozen=True)
 class Classification:
-    """One of `classes`. Scores: accuracy, macro-F1, NLL, Brier, ECE, and F1 per class."""
+    """One of `classes`. Scores: accuracy, macro-F1, NLL, Brier, ECE, and F1 per class; all are NaN
+    if any prediction is no distribution over the classes, so that a model that diverged counts as
+    such."""
 
     classes: int
     columns = 1  # of a packed target
@@ -38,6 +41,12 @@ class Classification:
         return F.cross_entropy(prediction, self.labels(target))
 
     def scores(self, prediction: Tensor, target: Tensor) -> Sequence[Score]:
+        found = self._scores(prediction, target)
+        if scores.probable(prediction):
+            return found
+        return [replace(score, value=math.nan) for score in found]
+
+    def _scores(self, prediction: Tensor, target: Tensor) -> Sequence[Score]:
         actual, n = self.labels(target), len(target)
         table = scores.confusion(prediction.argmax(1), actual, self.classes)
         by_class, support = scores.f1_by_class(table), table.sum(1)
@@ -60,9 +69,9 @@ class Counting(Classification):
     """How many: classification over 0 ... classes - 1 whose scores include the mean absolute
     error."""
 
-    def scores(self, prediction: Tensor, target: Tensor) -> Sequence[Score]:
+    def _scores(self, prediction: Tensor, target: Tensor) -> Sequence[Score]:
         error = scores.mae(prediction.argmax(1), self.labels(target))
-        return [*super().scores(prediction, target), Score("mae", error, support=len(target))]
+        return [*super()._scores(prediction, target), Score("mae", error, support=len(target))]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,6 +51,7 @@ COSTS: Mapping[str, Callable[[Row], str]] = {
     "MB in all": lambda row: f"{row.total_bytes / 1e6:,.1f}",
     "s/round": lambda row: f"{row.seconds:.2f}",
 }
+REFUSED: Mapping[str, Callable[[Row], str]] = {"refused": lambda row: count(row.refused)}
 # No markup: a pip command such as communis[watch] is meant as it stands.
 out = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 110)
 err = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
@@ -175,7 +176,8 @@ def comparison(table: Sequence[Row], metric: str) -> Group:
     the costs do not fit beside them."""
     shown = [m for m in table[0].scores if m == metric or m in LEADING]
     scores = {plain(m): partial(_score, metric=m) for m in shown} | {"weakest": _weakest}
-    tables = [scores, COSTS] if len(shown) > 2 else [{**scores, **COSTS}]
+    costs = {**COSTS, **REFUSED} if any(row.refused for row in table) else COSTS
+    tables = [scores, costs] if len(shown) > 2 else [{**scores, **costs}]
     parts = [part for columns in tables for part in _each("method", columns, table)]
     return Group(*parts[1:], "", _selections(f"{plain(metric)} of", table))
 

@@ -27,6 +27,7 @@ from communis.core import Card, CommunisError, Method
 from communis.state import State
 
 MAX_BYTES = 1 << 30  # a longer message is refused unread
+NOT_FINITE = "holds NaN or Inf"  # how the reason of a refusal names it
 SCALARS = {int: torch.int64, float: torch.float64, bool: torch.bool}
 _NAMES = {  # what a message may hold: numbers that can be checked for NaN and Inf
     torch.float64: "F64",
@@ -155,7 +156,7 @@ def check(
     """Refuses NaN and Inf, paths that the client does not own, and shapes that were not declared.
     paths: what every State must hold exactly; if `partial`, nothing but that."""
     for name in not_finite(payload):
-        raise WireError(f"{name} holds NaN or Inf")
+        raise WireError(f"{name} {NOT_FINITE}")
     if isinstance(payload, State):
         _check_paths(_ROOT, payload, card, paths, partial)
     if not is_dataclass(payload):
@@ -175,8 +176,9 @@ def check(
 
 
 def not_finite(payload: Any) -> list[str]:
-    """The arrays of a payload that hold NaN or Inf."""
-    floats = {k: t for k, t in flatten(payload).items() if t.is_floating_point() and t.numel()}
+    """The arrays that hold NaN or Inf, of a payload or of one that is flattened already."""
+    flat = payload if isinstance(payload, dict) else flatten(payload)
+    floats = {k: t for k, t in flat.items() if t.is_floating_point() and t.numel()}
     # NaN and Inf survive a sum, which is quick; only a suspicion is looked at closely.
     total = sum(t.item() for t in torch._foreach_norm(list(floats.values()), 1)) if floats else 0.0
     if math.isfinite(total):

@@ -36,6 +36,7 @@ def write(
     seconds: Sequence[float] = (),
     joules: Sequence[float] = (),
     rows: Mapping[str, Sequence[Sequence[Any]]] | None = None,
+    refused: tuple[tuple[int, str], ...] = ((1, "NaN"),),
 ) -> Path:
     """A run in which every round with scores was evaluated. settings: more lines of its [method].
     `test.f1.2` is of class 2. seconds, joules: by the device clock, round by round; rows: by room
@@ -65,7 +66,7 @@ def write(
             2.0,
             virtual_seconds=seconds[i] if seconds else math.nan,
             virtual_joules=joules[i] if joules else math.nan,
-            refused=((1, "NaN"),),
+            refused=refused,
             scores=means,
         )
         found = {"links": [Link(-1, 0, 100, 5), Link(0, -1, 300, 5)], "scores": scores}

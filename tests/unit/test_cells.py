@@ -57,7 +57,7 @@ def test_averages_over_cells_come_before_seeds(grid: Path) -> None:
     assert beta.cells["H low"].scores["accuracy"].seeds == 3
     assert mark(beta.cells["H low"].verdict) == "*"
     assert mark(alpha.cells["H low"].verdict) == "~"  # -0.02, 0.02, -0.03
-    assert mark("worse than the best") == mark("one seed: no spread") == ""
+    assert mark("worse than the best") == mark("too few seeds") == ""
 
 
 def test_a_method_without_a_cell_has_no_average(grid: Path) -> None:

@@ -113,10 +113,36 @@ def test_other_data_is_not_compared(tmp_path: Path) -> None:
     assert rows(collect([tmp_path]), "accuracy")[1].verdict.endswith("not comparable")
 
 
-def test_one_seed_gives_no_verdict() -> None:
+@pytest.mark.parametrize("differences", [[-0.5], [-0.5, -0.5], [-0.5, 0.5], [0.0, 0.0]])
+def test_fewer_than_three_seeds_give_no_verdict(differences: list[float]) -> None:
+    """Neither "within the spread", which two seeds nearly always are, nor a difference."""
+    assert verdict(Estimate.of(differences), "accuracy") == "too few seeds"
+    assert verdict(Estimate.of([*differences, math.nan]), "accuracy") == "diverged"
+    assert verdict(Estimate.of([-0.5, -0.5, -0.5]), "accuracy") == "worse than the best"
+
+
+def test_few_seeds_in_words(home: Path) -> None:
+    """In the terminal, the report and for programs: no interval, and no method is called the best
+    or the same."""
+    runs = [run for run in collect([home]) if run.seed != 1]
+    with out.capture() as said:
+        out.print(results(runs, "accuracy"))
+    shown = " ".join(said.get().split())
+    page = render(runs, "accuracy", "t")
+    assert [row["verdict"] for row in as_json(runs, "accuracy")["rows"]] == [
+        "", "too few seeds", "too few seeds"
+    ]  # fmt: skip
+    for text in (shown, page):
+        assert "2 seeds are too few to judge any difference: run 3." in text
+        assert "best mean" in text
+        assert "-0.075 (too few seeds)" in text
+        assert "within the spread" not in text
+        assert "worse than the best" not in text
+
+
+def test_one_seed_has_no_spread() -> None:
     assert Estimate.of([0.5]).seeds == 1
     assert math.isnan(Estimate.of([0.5]).spread)
-    assert verdict(Estimate.of([-0.5]), "accuracy") == "one seed: no spread"
     assert math.isnan(Estimate.of([]).mean)
     assert verdict(Estimate.of([]), "accuracy") == "no seed in common"
 
@@ -205,7 +231,7 @@ def test_ways_to_choose_a_round_that_make_a_difference(tmp_path: Path) -> None:
 
 def test_counting_shows_accuracy_f1_and_error_side_by_side(tmp_path: Path) -> None:
     order = ("accuracy", "macro_f1", "nll", "brier", "mae")  # as a counting task scores them
-    for seed, (method, mae) in product(range(2), (("a variant with a long name", 1.5), ("b", 2.5))):
+    for seed, (method, mae) in product(range(3), (("a variant with a long name", 1.5), ("b", 2.5))):
         values = {"accuracy": 0.1 * mae, "mae": mae + 0.01 * seed}
         history = {f"test.{m}": [{0: values.get(m, 0.3)}] for m in order}
         folders.write(tmp_path / f"{method}{seed}", method, seed, history)
@@ -220,7 +246,8 @@ def test_counting_shows_accuracy_f1_and_error_side_by_side(tmp_path: Path) -> No
         out.print(results(runs, "accuracy", quiet=True))
     lines = [line.split() for line in said.get().splitlines()]
     assert lines[0] == ["method", "accuracy", "macro", "f1", "mae", "weakest"]
-    assert ["method", "parameters", "KB", "up/down", "MB", "in", "all", "s/round"] in lines
+    heads = ["method", "parameters", "KB", "up/down", "MB", "in", "all", "s/round", "refused"]
+    assert heads in lines
     assert "…" not in said.get()
     text = render(runs, "accuracy", "t")
     assert "<th>accuracy</th><th>macro f1</th><th>mae</th><th>nll</th>" in text
@@ -254,7 +281,7 @@ def test_methods_are_ranked_by_the_seeds_they_share(tmp_path: Path) -> None:
     assert ranking(runs, "accuracy", "last") == (["good", "lucky", "wild"], [0, 2])
     good, lucky, wild = rows(runs, "accuracy")
     assert lucky.scores["accuracy"].mean > good.scores["accuracy"].mean
-    assert (good.verdict, lucky.verdict) == ("", "worse than the best")
+    assert (good.verdict, lucky.verdict) == ("", "too few seeds")
     assert math.isnan(wild.weakest.mean)
     assert "ranked by seeds 0, 2, which all have" in how_to_read(
         runs, [good, lucky, wild], "accuracy"

@@ -14,9 +14,10 @@ import pytest
 from communis.availability.trace import Trace
 from communis.cli import main
 from communis.compare import collect
-from communis.report import costs, doubt, sensing, views
+from communis.report import comparison, costs, doubt, sensing, views
 from communis.report.page import render, write
 from communis.report.svg import Curve, Dots, curves, scatter, ticks
+from communis.report.warned import warnings
 from communis.terminal import out, results
 from tests.unit import folders
 
@@ -70,7 +71,7 @@ def test_the_report_is_one_well_formed_file(home: Path) -> None:
     assert parser.rows > 20
     assert text.count("<svg") == 4  # three charts, and who owns what
     assert outside(text) == []
-    for word in ("fedavg", "local", "weakest", "m0 alone", "within the spread", "seed"):
+    for word in ("fedavg", "local", "weakest", "m0 alone", "too few seeds", "seed"):
         assert word in text
     assert "Overhead against fedavg" in text
     for section in (OTHER, KNOWS, "Every cell by itself"):
@@ -81,6 +82,34 @@ def outside(text: str) -> list[str]:
     """Scripts and addresses in a page; the name of SVG's language is no address."""
     text = text.replace("xmlns='http://www.w3.org/2000/svg'", "")
     return [word for word in ("<script", "http://", "https://", "src=", "href=") if word in text]
+
+
+def test_means_over_seeds_do_not_leave_out_what_diverged(tmp_path: Path) -> None:
+    """Of a client, of sensors and of a class."""
+    for seed, value in enumerate((0.5, math.nan)):
+        history = {f"test.{name}": [{0: value, 1: 0.25}] for name in ("accuracy", "f1.0")}
+        folders.write(tmp_path / f"a{seed}", "a", seed, history)
+    runs = collect([tmp_path])
+    by_client = comparison._by_client(runs, "accuracy", "last", ["a"])["a"]
+    assert by_client.isna().tolist() == [True, False]
+    for found, index in ((comparison._last(runs, "accuracy"), "subset"),
+                         (comparison._last(runs, "f1"), "class")):  # fmt: skip
+        assert comparison._wide(found, index, ["a"])["a"].isna().all()
+        known = found[found["client"] == 1]
+        assert comparison._wide(known, index, ["a"])["a"].tolist() == [0.25]
+
+
+def test_attackers_are_not_said_to_diverge(tmp_path: Path) -> None:
+    """What they send is refused as it should be."""
+    reason = "delta/w holds NaN or Inf"
+    history = {"test.accuracy": [{0: 0.5, 1: 0.5}]}
+    folders.write(tmp_path / "a", "a", 0, history, refused=((1, reason),))
+    (said,) = warnings(collect([tmp_path]))
+    assert "a: 1 of 2 results of training" in said
+    assert f"seed 0, round 1, client 1: {reason}" in said
+    about = {"attackers": [1], "clients": [{"id": 0}, {"id": 1}]}
+    folders.write(tmp_path / "a", "a", 0, history, refused=((1, reason),), fleet=about)
+    assert not any("training" in text for text in warnings(collect([tmp_path])))
 
 
 def test_names_are_escaped(home: Path) -> None:
@@ -192,7 +221,7 @@ def test_a_grid_of_one_axis_and_one_seed(tmp_path: Path) -> None:
     with out.capture() as said:
         out.print(results(runs, "accuracy"))
     assert "0.500*" in said.get()
-    assert "With one seed there is no spread" in " ".join(said.get().split())
+    assert "1 seed is too few to judge any difference" in " ".join(said.get().split())
 
 
 def cells_of(text: str) -> list[list[str]]:

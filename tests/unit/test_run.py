@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -16,8 +17,13 @@ import torch
 
 from communis import Client, CommunisError, FedAvg, Plan, Run, State
 from communis.backends.mock import Mock, corrupt
+from communis.compare import collect, rows
+from communis.finished import read
 from communis.methods.fedavg import Down
+from communis.metrics.estimate import Estimate
+from communis.report.warned import warnings
 from communis.runfolder import RunFolder
+from communis.terminal import comparison, out
 from communis.topology import ring
 from communis.wire import encode
 from tests.fleets import make, mixed_fleet
@@ -217,11 +223,51 @@ def test_a_crash_before_the_first_checkpoint_leaves_no_trace(tmp_path: Path) -> 
     assert [record.round for record in RunFolder(tmp_path).records()] == [1, 2, 3]
 
 
+class Lost(FedAvg):
+    """Predictions of one client are not numbers."""
+
+    def predict(self, client: Any, state: Any, batch: Any) -> Any:
+        found = super().predict(client, state, batch)
+        return found * float("nan") if client.card.id == 2 else found
+
+
 def test_diverged_scores_survive_the_disk(tmp_path: Path) -> None:
-    with Run(mixed_fleet(), make("local", lr=1e30), QUICK, folder=tmp_path) as run:
+    """Not only those that need probabilities: `argmax` finds a class in NaN too."""
+    text = 'seed = 0\n[method]\nname = "lost"\n'
+    with Run(mixed_fleet(), Lost(), QUICK, folder=tmp_path, config=text) as run:
         list(run)
     (last,) = [r.scores for r in RunFolder(tmp_path).records() if r.scores]
-    assert np.isnan(last["test.nll"])
+    for metric in ("nll", "accuracy", "macro_f1"):
+        assert np.isnan(last[f"test.{metric}"])
+    found = read(tmp_path)
+    assert Estimate.of([found.final("accuracy")]).diverged == 1
+    by_client = found.by_client("accuracy")
+    assert by_client.isna().tolist() == [client == 2 for client in by_client.index]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_model_that_diverges_is_refused_and_said_so(tmp_path: Path, workers: int) -> None:
+    """Every client of `local` diverges in every round: all are refused by name, scored as they were
+    when they began, and the comparison says so."""
+    plan = replace(QUICK, workers=workers)
+    text = 'seed = 0\n[method]\nname = "local"\n[run]\nrounds = 3\n[data]\nname = "made"\n'
+    with Run(mixed_fleet(), make("local", lr=1e30), plan, folder=tmp_path, config=text) as run:
+        records = list(run)
+    for record in records:
+        assert [client for client, _ in record.refused] == list(record.cohort) == [0, 1, 2, 3, 4]
+        for _, reason in record.refused:
+            assert re.fullmatch(r"private state: [\w/.]+ holds NaN or Inf", reason)
+    with Run(mixed_fleet(), make("local", epochs=0), plan) as untrained:
+        list(untrained)
+    assert run.scores().equals(untrained.scores())
+    finished = collect([tmp_path])
+    (row,) = rows(finished, "accuracy")
+    assert row.refused == 15
+    (said,) = warnings(finished)
+    assert said.startswith("local: 15 of 15 results of training were refused as not finite, of 5 ")
+    with out.capture() as shown:
+        out.print(comparison([row], "accuracy"))
+    assert re.search(r"refused\n.* 15\n", shown.get())
 
 
 def test_two_processes_cannot_work_on_one_folder(tmp_path: Path) -> None:

@@ -23,6 +23,31 @@ def one_hot(target: Tensor, classes: int) -> Tensor:
     return 50.0 * F.one_hot(target, classes).float()
 
 
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+@pytest.mark.parametrize("task", [Classification(3), Counting(3)])
+def test_predictions_that_are_no_numbers_score_nothing(task: Classification, wrong: float) -> None:
+    """One is enough: `argmax` would find a class in it, and a model that diverged would score as
+    one that guesses."""
+    target = torch.arange(6) % 3
+    prediction = one_hot(target, 3)
+    prediction[4, 1] = wrong
+    found = task.scores(prediction, target)
+    assert all(math.isnan(score.value) for score in found)
+    assert [score.support for score in found if score.label < 0] == [6] * (len(found) - 3)
+    assert {score.label for score in found} == {-1, 0, 1, 2}
+
+
+def test_a_class_that_is_ruled_out_is_scored() -> None:
+    """The logarithm of a probability of zero is -Inf, beside others that are finite; but not in the
+    place of all."""
+    target = torch.tensor([0, 1])
+    prediction = torch.tensor([[0.0, -math.inf], [-math.inf, 0.0]])
+    found = by_name(Classification(2), prediction, target)
+    assert (found["accuracy"].value, found["nll"].value) == (1.0, 0.0)
+    prediction[0, 0] = -math.inf
+    assert math.isnan(by_name(Classification(2), prediction, target)["accuracy"].value)
+
+
 SEVERAL = Several(
     ("who", "where", "many", "how"),
     (Classification(3), Localisation(2), Counting(4), Pose(joints=2)),

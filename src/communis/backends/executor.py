@@ -16,7 +16,16 @@ from communis.core import Batch, Client, CommunisError, Samples, Score, Task
 from communis.exchange import Answer, Ask, Scored
 from communis.fleet import AnyMethod, BoundFleet
 from communis.privacy.guard import Guard
-from communis.wire import decode, encode, flatten, load, payload_types, unflatten
+from communis.wire import (
+    NOT_FINITE,
+    decode,
+    encode,
+    flatten,
+    load,
+    not_finite,
+    payload_types,
+    unflatten,
+)
 
 EVAL_BATCH = 512
 MEMORY = "memory of the optimiser/"  # beside the fields of a private state
@@ -103,12 +112,19 @@ class Executor:
             state = self.method.prepare(client, state)
             with torch.no_grad(), client.streams.torch("evaluation", ask.round, ask.client):
                 return Answer(ask.client, scores=list(self._scores(client, state)))
+        up = None
         if ask.kind == "settle":
             state = self.method.settle(client, state, down)
-            return Answer(ask.client, keeps_state=self._keep(ask, state, client), log=client.log)
-        state, up = self.method.local(client, state, down)
-        data = self._sent(client, self._guarded(client, up, down), flatten(down))
-        return Answer(ask.client, data, self._keep(ask, state, client), client.log)
+        else:
+            state, up = self.method.local(client, state, down)
+        private = self._private(client, state)
+        if broken := not_finite(private):  # kept, it would be so for good
+            reason = f"private state: {broken[0]} {NOT_FINITE}"
+            return Answer(ask.client, log=client.log, failure=reason)
+        data = b""
+        if ask.kind == "train":
+            data = self._sent(client, self._guarded(client, up, down), flatten(down))
+        return Answer(ask.client, data, self._keep(ask, private), client.log)
 
     def _guarded(self, client: Client, up: Any, down: Any) -> dict[str, Tensor]:
         """The message as privacy lets it leave the device."""
@@ -150,11 +166,15 @@ class Executor:
                         found.append(Scored(ask.client, "test", "+".join(subset), True, named))
         return Answer(ask.client, scores=found)
 
-    def _keep(self, ask: Ask, state: Any, client: Client) -> bool:
-        """Private state goes to disk, with what the optimiser carries on. One that never had a
-        tensor needs no file: `start_client` makes it again."""
+    def _private(self, client: Client, state: Any) -> dict[str, Tensor]:
+        """All that a client keeps: its private state, and what its optimiser carries on."""
         memory = {MEMORY + key: tensor for key, tensor in client.memory.items()}
-        message = encode(flatten(state) | memory)
+        return flatten(state) | memory
+
+    def _keep(self, ask: Ask, private: dict[str, Tensor]) -> bool:
+        """Private state goes to disk. One that never had a tensor needs no file: `start_client`
+        makes it again."""
+        message = encode(private)
         needed = bool(message.payload) or ask.since >= 0
         if needed:
             self.store.write(ask.client, ask.round, message.data)

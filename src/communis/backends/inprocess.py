@@ -126,8 +126,7 @@ class InProcess:
                     for worker in [w for w in self._pool if w.pipe in ready]:
                         index, answer = worker.receive()
                         answers[index] = answer
-                        if answer.failure:
-                            waiting.extendleft(worker.give_back())
+                        waiting.extendleft(worker.give_back())
                 self._hand_out(asks, waiting, letters)
                 yield answers.pop(due)
         finally:
@@ -177,6 +176,7 @@ class _Worker:
     def __init__(self, context: Any, job: tuple[Any, ...], outbox: Path) -> None:
         self._context, self._arguments = context, (job, str(outbox), os.getpid())
         self.asked: deque[tuple[int, int]] = deque()  # index and client of every ask not answered
+        self._lost: list[int] = []  # asks that lay ready for a process that died
         self._start()
 
     def _start(self) -> None:
@@ -208,6 +208,8 @@ class _Worker:
         except (EOFError, ConnectionError):
             self._process.join()
             code = self._process.exitcode
+            self._lost = [index for index, _ in self.asked]
+            self.asked.clear()
             self._start()
             reason = f"the worker process died (exit code {code}); is there enough memory?"
             return index, Answer(client, failure=reason)
@@ -216,10 +218,9 @@ class _Worker:
         return index, replace(answer, up=_fetch(up))
 
     def give_back(self) -> list[int]:
-        """The asks that a process which died had not begun."""
-        rest = [index for index, _ in self.asked]
-        self.asked.clear()
-        return rest
+        """The asks that a process which died had not begun; once."""
+        lost, self._lost = self._lost, []
+        return lost
 
     def stop(self, patience: float = 5) -> None:
         with suppress(OSError, ValueError):

@@ -29,6 +29,7 @@ from communis.recordings.columns import chosen
 from communis.recordings.files import matching
 from communis.recordings.recording import UNLABELLED, Array, Dataset, Recording, Stream
 from communis.recordings.source import Recorded
+from communis.recordings.splits import SplitKind
 from communis.tasks import Classification
 
 # Subjects 0-19, the "Sleep-EDF-20" of many papers: subject and night, then the scorer's letter.
@@ -96,6 +97,7 @@ class SleepEdf(Recorded):
     """Settings of `[data] name = "sleep_edf"`."""
 
     window: float = 30.0  # seconds per window; 30: one window per score
+    split: SplitKind = "session"  # nights: stages alternate, so in time an epoch's neighbours train
     study: Study = "cassette"  # cassette: healthy, at home; telemetry: in hospital, temazepam
     modalities: tuple[str, ...] = ()  # eeg_fpz_cz, eeg_pz_oz, eog, emg, resp, temp; empty: all
     wake_minutes: float = 30.0  # of waking kept before and after sleep; negative: all of it

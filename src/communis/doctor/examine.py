@@ -121,6 +121,7 @@ def _windows(windows: Windows, kind: str) -> Iterator[Finding]:
     yield from sets.classes(windows)
     yield from sets.parts(windows, kind)
     yield from sets.leaks(windows)
+    yield from sets.near(windows)
 
 
 @contextmanager

@@ -9,9 +9,11 @@ import numpy as np
 
 from communis.doctor.finding import Finding
 from communis.recordings.recording import Array, Recording
-from communis.recordings.splits import separated
+from communis.recordings.splits import CLOSE, distances, separated
 from communis.recordings.windows import TEST, TRAIN, UNUSED, VAL, Windows
 
+NEAR = 4  # window lengths: 2 minutes of sleep, 8 s of movement
+MANY = 0.5  # the share of test windows near a training window that is warned of
 DISTINCT = 16  # values that a window must hold to be taken for a copy
 PARTS = {TRAIN: "training", VAL: "validation", TEST: "test"}
 
@@ -109,6 +111,28 @@ def leaks(windows: Windows) -> Iterator[Finding]:
         yield Finding("error", "leakage", text, "remove copied recordings")
     if not shared and not windows.notes and not doubles:
         yield Finding("ok", "leakage", "no window shares samples with one of another part")
+
+
+def near(windows: Windows) -> Iterator[Finding]:
+    """Test windows with a training window of the same recording close by, of whatever class. The
+    gap of a split by time lies within a stretch of one class, so it does not keep them away."""
+    tested = windows.split == TEST
+    start, length = windows.start, windows.seconds
+    distance = distances(windows.recording, start, windows.split == TRAIN)[tested] - length
+    if not len(distance):
+        return
+    share = float((distance < NEAR * length * (1 - CLOSE)).mean())
+    text = (
+        f"{100 * share:.0f} % of the test windows lie within {NEAR * length:g} s of a training one"
+    )
+    if share > MANY:
+        fix = (
+            "neighbours look alike, so scores are too good for a new day: set data.split to "
+            f"'session' or 'subject', or data.apart to {NEAR * length:g} seconds"
+        )
+        yield Finding("warning", "nearness", text, fix)
+    else:
+        yield Finding("note" if share else "ok", "nearness", text)
 
 
 def _doubles(windows: Windows) -> int:

@@ -15,6 +15,8 @@ QUANTILES = (
     2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
 WITHIN = "within the spread"  # the verdict on what cannot be told apart
+FEWEST = 3  # seeds of a verdict: two make an interval so wide that nothing can lie outside of it
+TOO_FEW = "too few seeds"
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,10 @@ def verdict(difference: Estimate, metric: str) -> str:
     """What the paired differences to the best method allow to say."""
     if difference.diverged:
         return "diverged"
-    if difference.seeds < 2:
-        return "one seed: no spread" if difference.seeds else "no seed in common"
+    if not difference.seeds:
+        return "no seed in common"
+    if difference.seeds < FEWEST:
+        return TOO_FEW
     if abs(difference.mean) <= difference.half_width:
         return WITHIN
     return "worse than the best" if difference.mean * better(metric) < 0 else "better than the best"

@@ -14,6 +14,12 @@ def confusion(predicted: Tensor, actual: Tensor, classes: int) -> Tensor:
     )
 
 
+def probable(logits: Tensor) -> bool:
+    """Whether every row is a distribution over classes. -Inf beside a finite number is one, with a
+    probability of zero; NaN, Inf or nothing but -Inf is none, though `argmax` finds a class."""
+    return bool(torch.isfinite(logits.double().softmax(1)).all())
+
+
 def accuracy(table: Tensor) -> float:
     return float(table.diag().sum().double() / table.sum().clamp_min(1))
 

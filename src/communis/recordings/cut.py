@@ -60,7 +60,7 @@ def pieces(dataset: Dataset, how: Cut) -> Iterator[tuple[Recording, Piece]]:
 
 def _piece(recording: Recording, how: Cut) -> Piece:
     count = int((recording.seconds - how.seconds) / how.step + 1e-6) + 1
-    starts = np.arange(count if recording.seconds > how.seconds - 1e-6 else 0) * how.step
+    starts = np.arange(count if recording.seconds > how.seconds * (1 - 1e-6) else 0) * how.step
     target = _targets(recording.target, starts, how.seconds)
     labelled = target != UNLABELLED if target.ndim == 1 else np.isfinite(target).all(1)
     starts, target = starts[labelled], target[labelled]

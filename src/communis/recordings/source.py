@@ -33,7 +33,8 @@ class Recorded:
     rate: float = 0.0  # Hz that all time series are resampled to; 0: each keeps its own
     split: SplitKind = "time"  # what may not be in training and test at once
     shares: tuple[float, float, float] = (0.6, 0.2, 0.2)  # for training, validation and test
-    gap: float = 1.0  # window lengths left out between the parts of a recording
+    gap: float = 1.0  # window lengths left out between the parts of a stretch of one class
+    apart: float = 0.0  # seconds left out between the parts of a recording, whatever their class
     held_out: tuple[int, ...] = ()  # subjects, scenes, sessions or trials to test on
 
     def __post_init__(self) -> None:
@@ -90,9 +91,9 @@ class Recorded:
         return Cut(self.window, self.stride, self.rate)
 
     def _splits(self) -> Splits:
-        return Splits(self.split, self.shares, self.gap, self.held_out)
+        return Splits(self.split, self.shares, self.gap, self.held_out, self.apart)
 
     def _reading(self) -> dict[str, Any]:
         """The settings that decide what the windows hold."""
-        without = {"folder", "split", "shares", "gap", "held_out"}
+        without = {"folder", "split", "shares", "gap", "apart", "held_out"}
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in without}

@@ -15,6 +15,7 @@ from communis.recordings.windows import TEST, TRAIN, UNUSED, VAL, Windows
 from communis.streams import Streams
 
 SplitKind = Literal["time", "subject", "scene", "session", "trial", "leaky"]
+CLOSE = 1e-6  # the share of a window by which times are off that were computed, as by dividing
 LEAKY = (
     "leaky split: windows were dealt out at random, so windows that overlap or follow each other "
     "lie in training and test; scores are too good"
@@ -23,7 +24,9 @@ LEAKY = (
 
 @dataclass(frozen=True)
 class Splits:
-    """time: the first part of every stretch of one class trains, the last part tests;
+    """time: the first part of every stretch of one class trains, the last part tests, so where
+    classes alternate quickly a test window has training windows of other classes beside it (`apart`
+    leaves those out);
     subject, scene: some are tested on and never trained on; session: the last sessions of every
     subject test; trial: the last trials of every subject and class test; leaky: windows at random.
     """
@@ -32,12 +35,15 @@ class Splits:
     shares: tuple[float, float, float] = (0.6, 0.2, 0.2)
     gap: float = 1.0  # window lengths left out between the parts of a stretch
     held_out: tuple[int, ...] = ()  # subjects, scenes, sessions or trials that test
+    apart: float = 0.0  # seconds between the parts of a recording, whatever their class
 
     def __post_init__(self) -> None:
         if min(self.shares) < 0 or self.shares[0] <= 0:
             raise CommunisError(f"shares must be at least 0 and some must train: {self.shares}")
         if self.gap < 0:
             raise CommunisError(f"gap must be at least 0, got {self.gap}")
+        if self.apart < 0:
+            raise CommunisError(f"apart must be at least 0 seconds, got {self.apart}")
         if self.held_out and self.kind in ("time", "leaky"):
             raise CommunisError(f"held_out has no meaning for split = {self.kind!r}")
 
@@ -53,12 +59,14 @@ class Splits:
             split = self._whole(windows, rng)
         else:
             split = self._last(windows)
-        split = separated(split, windows.recording, windows.start, windows.seconds, 0.0)
+        gap = self.apart / windows.seconds
+        split = separated(split, windows.recording, windows.start, windows.seconds, gap)
         for part, name in ((TRAIN, "training"), (TEST, "the test")):
             if self.shares[part] and not (split == part).any():
                 raise CommunisError(
                     f"split by {self.kind} leaves no window for {name}: there are too few of what "
-                    "it divides; choose another data.split, or other data.shares or data.held_out"
+                    "it divides, or data.apart leaves none between; choose another data.split, or "
+                    "other data.shares, data.held_out or data.apart"
                 )
         return replace(windows, split=split)
 
@@ -87,7 +95,7 @@ class Splits:
         apart = np.diff(windows.start[order])[np.diff(stretch[order]) == 0]
         apart = apart[apart > 0]
         step = float(np.median(apart)) if len(apart) else windows.seconds
-        return max(0, int(np.ceil((1 + self.gap) * windows.seconds / step - 1e-6)) - 1)
+        return max(0, int(np.ceil((1 + self.gap) * windows.seconds / step - CLOSE)) - 1)
 
     def _whole(self, windows: Windows, rng: np.random.Generator) -> Array:
         of = windows.owner if self.kind == "subject" else windows.scene
@@ -134,23 +142,30 @@ class Splits:
 def separated(split: Array, within: Array, start: Array, seconds: float, gap: float) -> Array:
     """Windows that come closer than `gap` window lengths to a later part are left out: those that
     train if near one that validates or tests, those that validate if near one that tests."""
-    spread = float(np.ptp(start)) + (3 + gap) * seconds if len(start) else 1.0
-    _, place = np.unique(within, return_inverse=True)
-    at = place * (2 * spread) + start - (start.min() if len(start) else 0)
     split = split.copy()
-    near = (1 + gap) * seconds - 1e-6
+    near = (1 + gap) * seconds * (1 - CLOSE)
     for part, others in ((TRAIN, (VAL, TEST)), (VAL, (TEST,))):
-        there = np.sort(at[np.isin(split, others)])
-        here = np.flatnonzero(split == part)
-        if not len(there):
-            continue
-        after = np.searchsorted(there, at[here])
-        distance = np.minimum(
-            np.abs(there[np.minimum(after, len(there) - 1)] - at[here]),
-            np.abs(at[here] - there[np.maximum(after - 1, 0)]),
-        )
-        split[here[distance < near]] = UNUSED
+        distance = distances(within, start, np.isin(split, others))
+        split[(split == part) & (distance < near)] = UNUSED
     return split
+
+
+def distances(within: Array, start: Array, there: Array) -> Array:
+    """(N,) seconds from the start of every window to that of the nearest one `there` (bool) within
+    the same stretch or recording; Inf where there is none."""
+    order = np.lexsort((start, within))
+    place, at, marked = within[order], start[order], there[order]
+    row = np.arange(len(order))
+    before = np.maximum.accumulate(np.where(marked, row, -1))
+    after = np.minimum.accumulate(np.where(marked, row, len(row))[::-1])[::-1]
+    nearest = np.full(len(order), np.inf)
+    for other, known in ((before, before >= 0), (after, after < len(row))):
+        same = np.flatnonzero(known)
+        same = same[place[other[same]] == place[same]]
+        nearest[same] = np.minimum(nearest[same], np.abs(at[other[same]] - at[same]))
+    found = np.empty(len(order))
+    found[order] = nearest
+    return found
 
 
 def _stretches(windows: Windows, order: Array) -> Array:

@@ -3,12 +3,13 @@ scores of the others."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
 from communis.compare import cells, estimate, grouped
 from communis.finished import Finished
-from communis.metrics.estimate import Estimate
+from communis.metrics.estimate import FEWEST, Estimate
 from communis.metrics.selection import Select
 from communis.report.courses import courses, recorded
 from communis.report.html import heading, note, table
@@ -24,7 +25,7 @@ CHANGE = (
     "Who attacks decides who is scored, so scores with and without attackers are means over "
     "different clients. The change is therefore taken client by client, over those that are honest "
     "in both, against the run of the same seed and settings without attackers; mean ± standard "
-    "deviation over seeds. ~ marks a change whose 95 % interval holds zero."
+    "deviation over seeds. ~ marks a change whose 95 % interval holds zero, ? one of too few seeds."
 )
 DISTANCE = (
     "How far attackers moved the aggregate: its distance from what the honest clients alone would "
@@ -200,6 +201,8 @@ def _grid(runs: Sequence[Finished], found: Found, show: Callable[[Estimate], str
 
 
 def signed(change: Estimate) -> str:
-    """A change in words, with ~ where it may be none."""
+    """A change in words, with ~ where it may be none, and with ? where seeds are too few to say."""
     text = f"+{number(change)}" if change.mean >= 0 else number(change)
+    if math.isfinite(change.mean) and change.seeds < FEWEST:
+        return f"{text}&nbsp;?"
     return f"{text}&nbsp;~" if abs(change.mean) <= change.half_width else text

@@ -145,10 +145,10 @@ def _by_client(
 ) -> pd.DataFrame:
     """Rows are clients with their sensors and, where these differ, models. Both may be drawn by
     seed, so there can be several."""
-    scores = {
-        name: pd.concat([run.by_client(metric, select) for run in group]).groupby("client").mean()
-        for name, group in grouped(runs).items()
-    }
+    scores = {}
+    for name, group in grouped(runs).items():
+        found = pd.concat([run.by_client(metric, select) for run in group])
+        scores[name] = found.groupby("client").agg(_mean)
     wide = pd.DataFrame({name: scores[name] for name in methods})
     last = _last(runs, metric)
     own = last[(last["class"] == -1) & last["own"]].groupby("client")["subset"].unique()
@@ -172,9 +172,14 @@ def _last(runs: Sequence[Finished], metric: str) -> pd.DataFrame:
 
 
 def _wide(found: pd.DataFrame, index: str, methods: Sequence[str]) -> pd.DataFrame:
-    """Means by method; the column of one without any finite score is empty."""
-    wide = found.pivot_table(index=index, columns="method", values="value")
+    """Means by method."""
+    wide = found.groupby([index, "method"])["value"].agg(_mean).unstack("method")
     return wide.reindex(columns=list(methods))
+
+
+def _mean(values: pd.Series[float]) -> float:
+    """NaN if any is: to leave out those that diverged would flatter a method."""
+    return float(values.mean(skipna=False))
 
 
 def _by_subset(runs: Sequence[Finished], metric: str, methods: Sequence[str]) -> pd.DataFrame:

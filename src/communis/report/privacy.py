@@ -30,7 +30,8 @@ ABOUT = (
 )
 PRICE = (
     "What privacy changes is the difference to the run of the same seed and settings without it, "
-    "mean ± standard deviation over seeds; ~ marks one whose 95 % interval holds zero."
+    "mean ± standard deviation over seeds; ~ marks one whose 95 % interval holds zero, ? one of "
+    "too few seeds."
 )
 
 

@@ -1,22 +1,50 @@
-"""What a reader of the scores should know: about the data, who attacks, and who does not hear of
-whom."""
+"""What a reader of the scores should know: about the data, who diverged, who attacks, and who does
+not hear of whom."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from communis.compare import grouped
 from communis.finished import Finished
 from communis.report.words import attackers, span
+from communis.wire import NOT_FINITE
 
 SETS = 4  # of attackers that are named at most
 NAMED = 12  # clients that are listed at most
 
 
 def warnings(runs: Sequence[Finished]) -> list[str]:
-    """What a reader of the scores should know: about the data, who attacks, and who does not hear
-    of whom because of the graph or because models differ."""
+    """What a reader of the scores should know: about the data, who diverged, who attacks, and who
+    does not hear of whom because of the graph or because models differ."""
     noted = sorted({note for run in runs for note in run.fleet.get("notes", ())})
-    return [*noted, *_attacks(runs), *_apart(runs), *_by_model(runs), *_across(runs)]
+    diverged = _diverged(runs)
+    return [*noted, *diverged, *_attacks(runs), *_apart(runs), *_by_model(runs), *_across(runs)]
+
+
+def _diverged(runs: Sequence[Finished]) -> list[str]:
+    """A line for every method whose honest clients were refused for what is not finite: they are
+    scored as they were before, so nothing else in a table says that they diverged."""
+    lines = []
+    for method, group in grouped(runs).items():
+        found = [
+            (run, record.round, client, reason)
+            for run in group
+            for record in run.records
+            for client, reason in record.refused
+            if NOT_FINITE in reason and client not in attackers(run)
+        ]
+        if not found:
+            continue
+        who = len({(run.path, client) for run, _, client, _ in found})
+        trained = sum(len(record.cohort) for run in group for record in run.records)
+        run, round, client, reason = found[0]
+        lines.append(
+            f"{method}: {len(found)} of {trained} results of training were refused as not finite, "
+            f"of {who} client{'s' * (who > 1)} over all seeds (first: seed {run.seed}, round "
+            f"{round}, client {client}: {reason}); scores are of what was there before"
+        )
+    return lines
 
 
 def _attacks(runs: Sequence[Finished]) -> list[str]:

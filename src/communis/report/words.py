@@ -9,7 +9,7 @@ from communis.cells import Selected
 from communis.compare import cells, grouped, known, metrics, ranking, scored
 from communis.finished import Finished
 from communis.metrics.correlation import Correlation
-from communis.metrics.estimate import Estimate
+from communis.metrics.estimate import FEWEST, TOO_FEW, Estimate
 from communis.metrics.selection import Select
 
 CHOICES: Mapping[Select, str] = {
@@ -93,7 +93,7 @@ def how_to_read(
     if grid:
         text.append(
             "The average is taken over cells first, seed by seed, then over seeds. "
-            "* marks the best method of a cell, ~ those that are within the spread of it."
+            "* marks the best mean of a cell, ~ those that are within the spread of it."
         )
     else:
         text.append("Bytes are payload per client and round.")
@@ -137,11 +137,14 @@ def _ranked(runs: Sequence[Finished], metric: str, select: Select) -> str:
 def _differences(best: Selected) -> str:
     if best.verdict:
         return "No method has a score in all of its seeds, so none is called the best."
-    if best.difference.seeds < 2:
-        return "With one seed there is no spread, and no difference can be judged."
+    if (n := best.difference.seeds) < FEWEST:
+        return (
+            f"{n} seed{'s are' if n > 1 else ' is'} too few to judge any difference: run {FEWEST}."
+        )
     return (
         f"Differences to {best.method} are paired by seed, with their 95 % interval; a method "
-        "whose interval holds zero is within the spread and cannot be told apart. "
+        "whose interval holds zero is within the spread and cannot be told apart, nor can one with "
+        f"fewer than {FEWEST} seeds in common with it. "
         "Several methods are compared at once, so read a single verdict with care."
     )
 
@@ -188,12 +191,13 @@ def quantity(estimate: Estimate) -> str:
 
 
 def versus(difference: Estimate, verdict: str) -> str:
-    """The paired difference to the best method, in words."""
+    """The paired difference to the best method, in words; without an interval where seeds are too
+    few for one that says anything."""
     if not verdict:
-        return "best"
+        return "best" if difference.seeds >= FEWEST else "best mean"
     if not math.isfinite(difference.mean):
         return verdict
-    if not math.isfinite(difference.half_width):
+    if verdict == TOO_FEW or not math.isfinite(difference.half_width):
         return f"{difference.mean:+.3f} ({verdict})"
     return f"{difference.mean:+.3f} ± {difference.half_width:.3f}, {verdict}"
 

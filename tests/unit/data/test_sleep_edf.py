@@ -11,6 +11,8 @@ from communis.core import CommunisError
 from communis.data.sleep_edf import ABOUT, LABELS, SleepEdf
 from communis.recordings.cut import Cut, pieces
 from communis.recordings.recording import UNLABELLED, Recording, Stream
+from communis.recordings.windows import TEST, TRAIN
+from communis.streams import Streams
 from tests.unit.data import made_sleep_edf as made
 
 pytest.importorskip("pyedflib")
@@ -107,6 +109,23 @@ def test_windows_are_the_scored_epochs(tmp_path: Path) -> None:
     assert piece.inputs["resp"].shape == (10, 1, 30)
     rem = made.values(1, EPOCHS * 3000)[97 * 3000 : 98 * 3000]
     np.testing.assert_allclose(piece.inputs["eeg_pz_oz"][7, 0], rem, atol=0.01)
+
+
+def test_nights_are_not_torn(tmp_path: Path) -> None:
+    """One night trains, the next one tests. Who has a single night trains only: the parts of one
+    night lie beside each other."""
+    scores = [(0, 90, "Sleep stage W"), (90, 90, "Sleep stage 2"), (180, 120, "Sleep stage R")]
+    for name in ("001", "002", "071", "082"):
+        made.night(tmp_path, scores, 10, f"SC4{name}E0-PSG.edf", f"SC4{name}EC-Hypnogram.edf")
+    source = SleepEdf(folder=str(tmp_path), modalities=("resp",))
+    windows = source.load(Streams(0))
+    found = {
+        (int(o), int(s)): set(windows.split[(windows.owner == o) & (windows.session == s)].tolist())
+        for o, s in zip(windows.owner, windows.session, strict=True)
+    }
+    assert found == {(0, 1): {TRAIN}, (0, 2): {TEST}, (7, 1): {TRAIN}, (8, 2): {TRAIN}}
+    with pytest.raises(CommunisError, match="leaves no window for the test"):
+        replace(source, subjects=(7,)).load(Streams(0))
 
 
 def test_a_night_without_sleep_is_kept_whole(tmp_path: Path) -> None:

@@ -267,6 +267,31 @@ def test_a_split_by_subject_keeps_people_apart(ask: Callable[..., list[Finding]]
     assert worst(found, "leakage").level == "ok"
 
 
+def restless(subject: int, seconds: int = 600, every: int = 6) -> Recording:
+    """As `healthy`, but the label changes every few seconds."""
+    one = healthy(subject, seconds)
+    labels = np.arange(int(seconds * RATE)) // int(every * RATE) % 2
+    return Recording(one.streams, Stream(labels, RATE), subject, name=one.name)
+
+
+def test_test_windows_beside_training_windows_of_another_class_are_counted(
+    ask: Callable[..., list[Finding]],
+) -> None:
+    """Stretches of three windows are dealt out whole, so neighbours are in different parts."""
+    people = tuple(restless(i) for i in range(4))
+    found = worst(ask(*people), "nearness")
+    assert found.level == "warning"
+    share, rest = found.text.split(" % of the test windows lie within 8 s of a training one")
+    assert int(share) > 80
+    assert not rest
+    assert "data.apart to 8 seconds" in found.fix
+    mended = worst(ask(*people, apart=8.0), "nearness")
+    assert mended == Finding(
+        "ok", "nearness", "0 % of the test windows lie within 8 s of a training one"
+    )
+    assert worst(ask(*people, split="subject"), "nearness").level == "ok"
+
+
 def test_classes_without_windows_and_rare_ones(ask: Callable[..., list[Finding]]) -> None:
     still = [Recording(healthy(i).streams, 0, i, name=f"{i}.txt") for i in range(3)]
     assert "no window of moving" in worst(ask(*still), "classes").text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 
 from communis import CommunisError, Streams
 from communis.data.world import World
-from communis.recordings.splits import LEAKY, SplitKind, Splits
+from communis.recordings.splits import LEAKY, SplitKind, Splits, distances
 from communis.recordings.windows import TEST, TRAIN, UNUSED, VAL, Windows
+from communis.tasks import Classification
 from tests.unit.small import windows
 
 
@@ -68,6 +70,70 @@ def test_overlapping_windows_never_share_samples_between_parts(stride: float, ga
     data = split(made(counts, stride), gap=gap)
     assert overlapping(data) == 0
     assert {TRAIN, TEST} <= set(data.split.tolist())
+
+
+def asleep(people: int = 4, epochs: int = 900, seed: int = 0) -> Windows:
+    """Nights in epochs of 30 s whose stages change after a few minutes, in any order: lengths of
+    stretches are geometric with these means."""
+    rng = np.random.default_rng(seed)
+    means = (4, 3, 10, 8, 12)  # epochs of waking, N1, N2, N3 and REM
+    stages: list[int] = []
+    while len(stages) < people * epochs:
+        stage = int(rng.integers(5))
+        stages += [stage] * int(rng.geometric(1 / means[stage]))
+    target = np.array(stages[: people * epochs])
+    owner = np.repeat(np.arange(people), epochs)
+    start = 30.0 * np.tile(np.arange(epochs), people)
+    about: dict[str, Any] = {"owner": owner, "recording": owner, "start": start, "seconds": 30.0}
+    return windows((0,) * len(target), target=target, task=Classification(5), **about)
+
+
+def beside(data: Windows, seconds: float) -> float:
+    """The share of test windows with less than `seconds` between them and a training window of the
+    same recording, one by one."""
+    found = []
+    for i in np.flatnonzero(data.split == TEST):
+        trained = (data.split == TRAIN) & (data.recording == data.recording[i])
+        between = np.abs(data.start[trained] - data.start[i]) - data.seconds
+        found.append(bool((between < seconds - 1e-3).any()))
+    return float(np.mean(found))
+
+
+def test_the_gap_within_a_class_does_not_keep_other_classes_away() -> None:
+    """Where stages alternate, the neighbours of most test windows train; `apart` leaves out the
+    training and validation windows that are too close, and tests on the same."""
+    data = asleep()
+    by_class, by_time = split(data), split(data, apart=120.0)
+    assert beside(by_class, 120.0) > 0.7
+    assert beside(by_time, 120.0) == 0.0
+    np.testing.assert_array_equal(by_class.split == TEST, by_time.split == TEST)
+    kept = by_time.split != UNUSED
+    np.testing.assert_array_equal(by_time.split[kept], by_class.split[kept])
+    assert set(by_time.target[by_time.split == TRAIN].tolist()) == set(range(5))
+
+
+def test_parts_that_would_leave_nothing_between_them_are_refused() -> None:
+    with pytest.raises(CommunisError, match=r"leaves no window for training.* data\.apart"):
+        split(asleep(people=1), apart=3600.0)
+
+
+def test_the_distance_to_the_nearest_is_within_a_recording() -> None:
+    within = np.array([1, 0, 0, 1, 0, 2])
+    start = np.array([5.0, 3.0, 10.0, 6.5, 4.0, 5.0])
+    there = np.array([False, True, False, True, False, False])
+    found = distances(within, start, there)
+    assert found.tolist() == [1.5, 0.0, 7.0, 0.0, 1.0, np.inf]
+    assert distances(within, start, np.zeros(6, bool)).tolist() == [np.inf] * 6
+
+
+@pytest.mark.parametrize("begin", [0.0, 1e5])
+@pytest.mark.parametrize("seconds", [1e-6, 1.0, 3600.0])
+def test_a_split_does_not_depend_on_the_unit_of_time(seconds: float, begin: float) -> None:
+    """Windows of a microsecond or an hour are split as those of a second, wherever they begin."""
+    counts = {(r, c): n for r in range(30) for c, n in enumerate((12, 3, 1))}
+    plain = made(counts, stride=0.25)
+    scaled = replace(plain, start=(begin + plain.start) * seconds, seconds=seconds)
+    np.testing.assert_array_equal(split(scaled).split, split(plain).split)
 
 
 def test_a_short_stretch_goes_to_one_part_as_a_whole() -> None:
@@ -152,6 +218,7 @@ def test_regression_targets_are_split_by_recording() -> None:
         {"shares": (0.0, 0.5, 0.5)},
         {"shares": (0.5, -0.1, 0.6)},
         {"gap": -1.0},
+        {"apart": -1.0},
         {"held_out": (1,)},
         {"kind": "leaky", "held_out": (1,)},
     ],

@@ -1,0 +1,90 @@
+"""A private state that is not finite, for every method: refused by name, and the round goes on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from communis import Plan, Run
+from communis.backends.mock import Mock
+from communis.core import Method
+from communis.exchange import Answer, Ask
+from communis.fleet import AnyMethod
+from communis.plugins import find
+from communis.topology import ring
+from communis.wire import encode, flatten, payload_types, unflatten
+from tests.fleets import FEDERATED, mixed_fleet
+
+PLAN = Plan(rounds=3, workers=1, eval_every=1)
+WHO, WHEN = 1, 2  # the client whose state breaks, and the round in which it does
+
+
+def breaking(name: str, step: str) -> AnyMethod:
+    """The method, whose client WHO ends `step` of round WHEN with a NaN in its private state."""
+    known: Any = find("methods", name)
+
+    def spoiled(client: Any, state: Any) -> Any:
+        if (client.card.id, client.round) != (WHO, WHEN):
+            return state
+        flat = {key: tensor.clone() for key, tensor in flatten(state).items()}
+        key = next(key for key, tensor in flat.items() if tensor.is_floating_point())
+        flat[key].fill_(torch.nan)
+        return unflatten(flat, payload_types(known)[1])
+
+    class Breaking(known):  # type: ignore[misc]
+        def local(self, client: Any, state: Any, down: Any) -> Any:
+            state, up = super().local(client, state, down)
+            return (spoiled(client, state) if step == "local" else state), up
+
+        def settle(self, client: Any, state: Any, down: Any) -> Any:
+            state = super().settle(client, state, down)
+            return spoiled(client, state) if step == "settle" else state
+
+    if known.settle is Method.settle:
+        del Breaking.settle
+    made: AnyMethod = Breaking(batch=8)
+    return made
+
+
+def failed(kind: str) -> Any:
+    """The answer of client WHO to this kind of ask is lost in round WHEN."""
+
+    def tamper(ask: Ask, answer: Answer) -> Answer:
+        lost = (ask.kind, ask.client, ask.round) == (kind, WHO, WHEN)
+        return replace(answer, up=b"", keeps_state=False, failure="lost") if lost else answer
+
+    return tamper
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("name", FEDERATED)
+def test_a_state_that_is_not_finite_is_as_if_the_client_had_failed(name: str, graph: bool) -> None:
+    places: dict[str, Any] = {"topology": ring(5)} if graph else {}
+    with Run(mixed_fleet(), breaking(name, "local"), PLAN, **places) as run:
+        records = list(run)
+    assert [len(record.refused) for record in records] == [0, 1, 0]
+    ((client, reason),) = records[1].refused
+    assert client == WHO
+    assert reason.startswith("private state: ")
+    assert reason.endswith(" holds NaN or Inf")
+    without = Run(mixed_fleet(), breaking(name, "nowhere"), PLAN, **places)
+    without.backend = Mock(without.backend, failed("train"))
+    with without:
+        list(without)
+    for aggregator, server in run.servers.items():
+        assert encode(server).data == encode(without.servers[aggregator]).data
+    assert run.scores().equals(without.scores())
+
+
+@pytest.mark.parametrize("name", ["comfed", "fedmd"])
+def test_nor_is_one_that_settling_broke_kept(name: str) -> None:
+    """The client goes on from the state that its training left."""
+    with Run(mixed_fleet(), breaking(name, "settle"), PLAN) as run:
+        records = list(run)
+    assert [[client for client, _ in record.refused] for record in records] == [[], [WHO], []]
+    assert records[1].refused[0][1].startswith("private state: ")
+    assert run._since.tolist() == [3] * 5
+    assert not any(score != score for score in run.scores()["value"])
