@@ -8,18 +8,28 @@ Deviation: T* "by binary search to minimise the longest round" leaves the slowes
     mandatory blocks alone. Ours is the least that lets all train max(|M_n|, ceil(coverage |G_n|))
     groups: coverage = 0 is the paper's rule, 1 trains everything; or it is given in `seconds`.
     tau_n shares the forward pass among all groups, so who trains few of them takes longer than T*.
+Deviation: the paper's V2 and V3 train faster than RELIEF because they have no mandatory set, which
+    it does not spell out. With `mandatory = false` no block has to be trained, |M_n| in Equation 7
+    is 1, and T* is the least that lets all train max(1, ceil(coverage |G_n|)) groups: with none at
+    all the shortest round would be one in which nobody trains. A device with one sensor, the
+    slowest of the paper's fleet, has a budget of one group at coverage = 0 either way.
+Deviation: the first round, in which everybody trains all it can, is one of the run's rounds; the
+    paper has it before its R rounds.
+Deviation: models with LoRA have none in the head, which trains whole; the paper's has.
 Deviation: Equations 4 and 5, and the mean of the head, run over those who trained the group in this
     round. With fewer than two dbar_j stays; a group that never had two, such as one device's own,
     counts as the median. With partial participation only the first cohort trains everything.
 Deviation: a device gets and runs G_n, not the whole model on zeros. Values travel instead of
     differences (the server knows what it sent); S_n is told by their names, M_n by the card.
 Deviation: with random allocation devices draw S_n themselves, of the size that they are told.
+    With `mandatory` they draw besides their fusion blocks; the paper's V3 has no mandatory set.
 Deviation: devices without a profile count as equally fast; coverage cuts among equal ones too.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,7 +71,8 @@ class Relief(Recipe, Method[Server, State, Down, Up]):
     partial = True
     elastic: bool = True  # False (V1): everybody trains all it can use
     cohorts: bool = True  # False (V2): who did not train a group counts as having left it as it was
-    allocation: Literal["divergence", "random"] = "divergence"  # random (V3): without mandatory set
+    allocation: Literal["divergence", "random"] = "divergence"  # random (V3): drawn by the devices
+    mandatory: bool = True  # False (V2, V3): no fusion block has to be trained, nor fit in budgets
     coverage: float = 0.6  # share of its groups that even the slowest device trains
     seconds: float = 0.0  # T*, a round's target; 0: by `coverage`
     overhead: float = 0.0  # T_o, seconds of a round that are not training; for `seconds`
@@ -84,7 +95,7 @@ class Relief(Recipe, Method[Server, State, Down, Up]):
     def _budgets(self, fleet: FleetView) -> Array:
         """Equation 7."""
         G_n = np.array([len(groups(card.params)) for card in fleet.cards])
-        M_n = np.array([len(card.modalities) for card in fleet.cards])
+        M_n = np.array([len(card.modalities) if self.mandatory else 1 for card in fleet.cards])
         pace = [fleet.pace(card) for card in fleet.cards]
         windows = np.array([self.passes(card.samples) for card in fleet.cards])
         forward, group = windows * np.array([(p.forward, p.group) for p in pace]).T
@@ -93,8 +104,9 @@ class Relief(Recipe, Method[Server, State, Down, Up]):
         T = self.seconds or elastic.target(tau_n, least, self.overhead)
         late = np.flatnonzero(self.overhead + forward + M_n * group > T).tolist()
         if late and self.elastic and self.seconds:
-            log.warning("clients %s need longer than %g s for their fusion blocks alone: they train"
-                        " these, and every round waits for them", late, T)  # fmt: skip
+            what = "their fusion blocks" if self.mandatory else "one group"
+            log.warning("clients %s need longer than %g s for %s alone: they train"
+                        " no less, and every round waits for them", late, T, what)  # fmt: skip
         return elastic.budget(T, tau_n, M_n, G_n, self.overhead) if self.elastic else G_n
 
     def start_client(self, client: Client) -> State:
@@ -102,9 +114,9 @@ class Relief(Recipe, Method[Server, State, Down, Up]):
 
     def down(self, server: Server, card: Card) -> Down:
         G_n = list(groups(card.params))
-        mandatory = [j for j in G_n if j.startswith(A)]
         k_n = int(server.k[card.id]) if server.round else len(G_n)  # at first all of them
-        S_n = elastic.allocate(G_n, mandatory, k_n, {j: float(d) for j, d in server.dbar.items()})
+        gain = {j: float(d) for j, d in server.dbar.items()}
+        S_n = elastic.allocate(G_n, self._mandatory(G_n), k_n, gain)
         bits = np.packbits([j in S_n for j in G_n])
         return Down(server.w.pick(card.params), torch.from_numpy(bits))
 
@@ -114,13 +126,25 @@ class Relief(Recipe, Method[Server, State, Down, Up]):
 
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
         owned = groups(client.card.params)
-        chosen = np.flatnonzero(np.unpackbits(down.train.cpu().numpy(), count=len(owned)))
+        bits = np.unpackbits(down.train.cpu().numpy(), count=len(owned))
+        chosen = [j for j, bit in zip(owned, bits, strict=True) if bit]
         if self.allocation == "random":
-            chosen = client.generator("allocation").permutation(len(owned))[: len(chosen)]
-        S_n = [path for i, paths in enumerate(owned.values()) if i in chosen for path in paths]
+            chosen = self._drawn(client, list(owned), len(chosen))
+        S_n = [path for j, paths in owned.items() if j in chosen for path in paths]
         client.log.update({f"trained/{j}": 1.0 for j in groups(S_n)})
         self.train(client, paths=S_n)
         return State.buffers(client.model), Up(w=State.of(client.model, S_n))
+
+    def _mandatory(self, G_n: Sequence[str]) -> list[str]:
+        """The groups that a device has to train."""
+        return [j for j in G_n if self.mandatory and j.startswith(A)]
+
+    def _drawn(self, client: Client, G_n: Sequence[str], size: int) -> list[str]:
+        """The mandatory groups, and others by chance up to that size."""
+        mandatory = self._mandatory(G_n)
+        others = [j for j in G_n if j not in mandatory]
+        order = client.generator("allocation").permutation(len(others))
+        return [*mandatory, *(others[i] for i in order[: size - len(mandatory)])]
 
     def vet(self, card: Card, up: Up) -> None:
         for group, paths in groups(card.params).items():
