@@ -18,7 +18,15 @@ import pyarrow.compute as pc
 
 from communis.core import CommunisError
 from communis.exchange import RoundRecord
-from communis.metrics.pooled import HITS, MEAN, SAID, Count, is_pooled, pooled_f1, sibling
+from communis.metrics.pooled import (
+    HITS,
+    SAID,
+    Count,
+    is_pooled,
+    of_client,
+    pooled_f1,
+    sibling,
+)
 from communis.metrics.selection import Scores, Select, chosen
 from communis.runfolder import RunFolder
 from communis.topology import SERVER
@@ -183,22 +191,19 @@ class Finished:
     def by_client(self, metric: str, select: Select = "last", by: str = "") -> Scores:
         """The test score of every client with all its sensors, in the round that counts or as the
         mean of those that do: chosen by the validation scores of the metric `by` (if empty, of this
-        one), so that several metrics describe the same model. Of one client's windows alone, the
-        pooled macro-F1 is the client's own."""
-        if is_pooled(metric):
-            return self.by_client(sibling(metric, MEAN), select, by or metric)
-        key = metric, select, by or metric
+        one), so that several metrics describe the same model."""
+        key = of_client(metric), select, by or metric
         if key not in self._chosen:
             there = self._counting(select, key[2])
-            scores = self._history["test", metric]
+            scores = self._history["test", key[0]]
             found = scores[scores.index.isin(there)].groupby("client")
             self._chosen[key] = found.mean().where(found.count() == found.size())
         return self._chosen[key]
 
     def _counting(self, select: Select, by: str) -> pd.Index[Any]:
-        """Every client with the rounds that count. Rounds are chosen by means over clients, those
-        of a pooled score by the mean of the clients' own."""
-        metric = sibling(by, MEAN) if is_pooled(by) else by
+        """Every client with the rounds that count. Rounds are chosen by means over clients, also
+        those of a pooled score."""
+        metric = of_client(by)
         return chosen(self._history["test", metric], self._history["val", metric], metric, select)
 
     @cached_property

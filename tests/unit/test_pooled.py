@@ -114,6 +114,10 @@ def test_comparisons_can_be_judged_by_it(tmp_path: Path) -> None:
     assert row.scores["macro_f1_pooled"].mean == pytest.approx(TOGETHER)
     assert row.scores["macro_f1"].mean == pytest.approx(sum(ALONE) / 2)
     assert "macro f1 pooled" in render(runs, "macro_f1", "t")
+    page = render(runs, "macro_f1_pooled", "t")
+    assert "Test macro f1 of every client" in page
+    assert "0: acc" in page
+    assert "no mean over clients, but that of one confusion" in page
 
 
 def test_a_run_and_its_folder_agree_also_for_the_common_model(tmp_path: Path) -> None:

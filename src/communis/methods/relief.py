@@ -8,11 +8,11 @@ Deviation: T* "by binary search to minimise the longest round" leaves the slowes
     mandatory blocks alone. Ours is the least that lets all train max(|M_n|, ceil(coverage |G_n|))
     groups: coverage = 0 is the paper's rule, 1 trains everything; or it is given in `seconds`.
     tau_n shares the forward pass among all groups, so who trains few of them takes longer than T*.
-Deviation: the paper's V2 and V3 train faster than RELIEF because they have no mandatory set, which
-    it does not spell out. With `mandatory = false` no block has to be trained, |M_n| in Equation 7
-    is 1, and T* is the least that lets all train max(1, ceil(coverage |G_n|)) groups: with none at
-    all the shortest round would be one in which nobody trains. A device with one sensor, the
-    slowest of the paper's fleet, has a budget of one group at coverage = 0 either way.
+Deviation: of V2 and V3 the paper says that they share a budget and are faster than RELIEF, because
+    its mandatory set raises the least workload. With `mandatory = false` no block has to be
+    trained, |M_n| in Equation 7 is 1, and T* is the least that lets all train
+    max(1, ceil(coverage |G_n|)) groups; without the 1 the shortest round is one in which nobody
+    trains. For a device with one sensor, the slowest of the paper's fleet, |M_n| is 1 anyway.
 Deviation: the first round, in which everybody trains all it can, is one of the run's rounds; the
     paper has it before its R rounds.
 Deviation: models with LoRA have none in the head, which trains whole; the paper's has.

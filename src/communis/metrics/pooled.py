@@ -55,6 +55,11 @@ def sibling(metric: str, core: str) -> str:
     return f"{task}{dot}{core}{at}{view}"
 
 
+def of_client(metric: str) -> str:
+    """The score that a single client has: of its windows alone, the pooled macro-F1 is its own."""
+    return sibling(metric, MEAN) if is_pooled(metric) else metric
+
+
 def _core(metric: str) -> str:
     """A score's name without its task and view."""
     return metric.partition("@")[0].rpartition(".")[2]
