@@ -33,7 +33,8 @@ from communis.topology import SERVER
 
 # Settings that change no number of a run, or that runs to be averaged over may differ in.
 _FREE = ("name", "variant", "seed", "metric", "select", "target", "run.workers", "run.start_method",
-         "run.checkpoint_every", "run.device", "run.eval_whole", "run.pairs")  # fmt: skip
+         "run.checkpoint_every", "run.device", "run.eval_whole", "run.pairs",
+         "run.pairs_in")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from communis.core import CommunisError
 from communis.privacy.protection import Setting
 from communis.wire import MAX_BYTES
 
-Pairs = Literal["never", "evaluated", "every"]
+Rounds = Literal["evaluated", "every"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class Plan:
         False  # also score the common model with all of the fleet's sensors, and each
     )
     # alone, on everybody's windows; not for methods that keep a part of the model to themselves
-    pairs: Pairs = "never"  # rounds of which it is noted how alike any two clients' updates are
+    pairs: bool = False  # write down how alike any two clients' updates are
+    pairs_in: Rounds = "evaluated"  # of which rounds: the evaluated ones, or every one
     checkpoint_every: int = 1  # rounds between checkpoints
     workers: int = 0  # processes; 1: only this one, 0: one per core where that is safe to assume
     start_method: Literal["", "fork", "spawn", "forkserver"] = ""  # of workers; empty: what suits
@@ -44,11 +45,8 @@ class Plan:
         if self.checkpoint_every < 1 or self.max_message_mb < 1:
             raise CommunisError("checkpoint_every and max_message_mb must be at least 1")
         _check_device(self.device)
-        if self.pairs not in get_args(Pairs):
-            raise CommunisError(
-                f"pairs must be 'never', 'evaluated' or 'every', the rounds whose updates are "
-                f"compared, got {self.pairs!r}; true has become 'evaluated', false 'never'"
-            )
+        if self.pairs_in not in get_args(Rounds):
+            raise CommunisError(f"pairs_in must be 'evaluated' or 'every', got {self.pairs_in!r}")
         if not 0 < self.participation <= 1:
             raise CommunisError(
                 f"participation is a share in (0, 1], got {self.participation}; "
@@ -61,7 +59,7 @@ class Plan:
 
     def compares(self, evaluated: bool) -> bool:
         """Whether the updates of a round are compared with each other."""
-        return self.pairs == "every" or (self.pairs == "evaluated" and evaluated)
+        return self.pairs and (evaluated or self.pairs_in == "every")
 
     def setting(self, star: bool, rule: bool) -> Setting:
         """What privacy has to know."""

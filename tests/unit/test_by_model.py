@@ -75,7 +75,7 @@ def test_updates_are_compared_within_one_model() -> None:
     """Paths of the same name and size in two architectures are two groups."""
     twin = dataclasses.replace(WIDE, norm=False)
     made = fleet(TARGETS, models=(WIDE, twin, WIDE, twin), held_out=1)
-    with Run(made, FedAvg(by_model=True), Plan(rounds=2, workers=1, pairs="every")) as run:
+    with Run(made, FedAvg(by_model=True), Plan(rounds=2, workers=1, pairs=True)) as run:
         list(run)
     found = run.folder.pairs().to_pandas()
     assert {*zip(found["one"], found["other"], strict=True)} == {(0, 2), (1, 3)}

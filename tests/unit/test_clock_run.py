@@ -269,16 +269,24 @@ def test_a_method_with_private_parts_has_no_common_model_to_score() -> None:
 
 
 @pytest.mark.parametrize(
-    ("when", "rounds"), [("never", []), ("evaluated", [2, 3]), ("every", [1, 2, 3])]
+    ("asked", "rounds"),
+    [
+        ({}, []),
+        ({"pairs_in": "every"}, []),
+        ({"pairs": True}, [2, 3]),
+        ({"pairs": True, "pairs_in": "every"}, [1, 2, 3]),
+    ],
 )
-def test_pairs_are_written_in_the_rounds_that_are_asked_for(when: Any, rounds: list[int]) -> None:
-    with Run(pamap2(), FedAvg(), Plan(rounds=3, workers=1, eval_every=2, pairs=when)) as run:
+def test_pairs_are_written_in_the_rounds_that_are_asked_for(
+    asked: dict[str, Any], rounds: list[int]
+) -> None:
+    with Run(pamap2(), FedAvg(), Plan(rounds=3, workers=1, eval_every=2, **asked)) as run:
         list(run)
     assert sorted(run.folder.pairs().to_pandas()["round"].unique()) == rounds
 
 
 def test_pairs_are_of_those_that_have_the_sensor() -> None:
-    plan = Plan(rounds=3, workers=1, eval_every=2, pairs="evaluated")
+    plan = Plan(rounds=3, workers=1, eval_every=2, pairs=True)
     with Run(pamap2(), FedAvg(whole=True), plan) as run:
         list(run)
     pairs = run.folder.pairs().to_pandas()

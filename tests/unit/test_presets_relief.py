@@ -30,7 +30,7 @@ ABLATIONS = {  # of relief: elastic, cohorts, allocation, mandatory, coverage
     "without_elastic": (False, True, "divergence", True, 0.6),
     "without_cohorts": (True, False, "divergence", True, 0.6),
     "without_cohorts_free": (True, False, "divergence", False, 0.0),
-    "random_allocation": (True, True, "random", False, 0.6),
+    "random_allocation": (True, True, "random", True, 0.6),
     "random_allocation_free": (True, True, "random", False, 0.0),
     "coverage_0": (True, True, "divergence", True, 0.0),
     "coverage_40": (True, True, "divergence", True, 0.4),
@@ -179,7 +179,7 @@ def test_everybody_takes_part_and_the_common_model_is_scored(name: str) -> None:
         plan = config.run
         assert (plan.participation, plan.cohort, plan.eval_clients) == (1, 0, 0)
         assert plan.eval_whole
-        assert plan.pairs == "evaluated"
+        assert (plan.pairs, plan.pairs_in) == (True, "evaluated")
         assert config.clock.mode == "flop_prop"
         assert config.metric == "macro_f1"
 

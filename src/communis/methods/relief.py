@@ -22,14 +22,12 @@ Deviation: Equations 4 and 5, and the mean of the head, run over those who train
 Deviation: a device gets and runs G_n, not the whole model on zeros. Values travel instead of
     differences (the server knows what it sent); S_n is told by their names, M_n by the card.
 Deviation: with random allocation devices draw S_n themselves, of the size that they are told.
-    With `mandatory` they draw besides their fusion blocks; the paper's V3 has no mandatory set.
 Deviation: devices without a profile count as equally fast; coverage cuts among equal ones too.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -71,7 +69,7 @@ class Relief(Recipe, Method[Server, State, Down, Up]):
     partial = True
     elastic: bool = True  # False (V1): everybody trains all it can use
     cohorts: bool = True  # False (V2): who did not train a group counts as having left it as it was
-    allocation: Literal["divergence", "random"] = "divergence"  # random (V3): drawn by the devices
+    allocation: Literal["divergence", "random"] = "divergence"  # random (V3): any groups
     mandatory: bool = True  # False (V2, V3): no fusion block has to be trained, nor fit in budgets
     coverage: float = 0.6  # share of its groups that even the slowest device trains
     seconds: float = 0.0  # T*, a round's target; 0: by `coverage`
@@ -114,9 +112,9 @@ class Relief(Recipe, Method[Server, State, Down, Up]):
 
     def down(self, server: Server, card: Card) -> Down:
         G_n = list(groups(card.params))
+        mandatory = [j for j in G_n if self.mandatory and j.startswith(A)]
         k_n = int(server.k[card.id]) if server.round else len(G_n)  # at first all of them
-        gain = {j: float(d) for j, d in server.dbar.items()}
-        S_n = elastic.allocate(G_n, self._mandatory(G_n), k_n, gain)
+        S_n = elastic.allocate(G_n, mandatory, k_n, {j: float(d) for j, d in server.dbar.items()})
         bits = np.packbits([j in S_n for j in G_n])
         return Down(server.w.pick(card.params), torch.from_numpy(bits))
 
@@ -126,25 +124,13 @@ class Relief(Recipe, Method[Server, State, Down, Up]):
 
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
         owned = groups(client.card.params)
-        bits = np.unpackbits(down.train.cpu().numpy(), count=len(owned))
-        chosen = [j for j, bit in zip(owned, bits, strict=True) if bit]
+        chosen = np.flatnonzero(np.unpackbits(down.train.cpu().numpy(), count=len(owned)))
         if self.allocation == "random":
-            chosen = self._drawn(client, list(owned), len(chosen))
-        S_n = [path for j, paths in owned.items() if j in chosen for path in paths]
+            chosen = client.generator("allocation").permutation(len(owned))[: len(chosen)]
+        S_n = [path for i, paths in enumerate(owned.values()) if i in chosen for path in paths]
         client.log.update({f"trained/{j}": 1.0 for j in groups(S_n)})
         self.train(client, paths=S_n)
         return State.buffers(client.model), Up(w=State.of(client.model, S_n))
-
-    def _mandatory(self, G_n: Sequence[str]) -> list[str]:
-        """The groups that a device has to train."""
-        return [j for j in G_n if self.mandatory and j.startswith(A)]
-
-    def _drawn(self, client: Client, G_n: Sequence[str], size: int) -> list[str]:
-        """The mandatory groups, and others by chance up to that size."""
-        mandatory = self._mandatory(G_n)
-        others = [j for j in G_n if j not in mandatory]
-        order = client.generator("allocation").permutation(len(others))
-        return [*mandatory, *(others[i] for i in order[: size - len(mandatory)])]
 
     def vet(self, card: Card, up: Up) -> None:
         for group, paths in groups(card.params).items():

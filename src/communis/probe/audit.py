@@ -77,7 +77,7 @@ def audit(
             "accounted for; audit with adaptive = false"
         )
     birds = Canaries(len(fleet), canaries, fleet.streams, not central, privacy.clip, privacy.clips)
-    plan = replace(config.run, workers=1, eval_every=0, eval_clients=1, pairs="never")
+    plan = replace(config.run, workers=1, eval_every=0, eval_clients=1, pairs=False)
     with Run(planted(fleet, canaries), singing(method, birds), plan, privacy=privacy) as run:
         run.backend = ear = Ear(run.backend, birds, OPERATOR if privacy.mode == "paper" else "")
         watch = Watch(birds, run.cards, run.server.w) if central else None
