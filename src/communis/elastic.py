@@ -11,8 +11,8 @@ from communis.recordings.recording import Array
 
 
 def least(coverage: float, blocks: Array, owned: Array) -> Array:
-    """How many groups each device has to train: its mandatory blocks, or a share of what it owns
-    if that is more."""
+    """How many groups each device has to train: so many `blocks`, or a share of what it owns if
+    that is more."""
     least: Array = np.maximum(blocks, np.ceil(coverage * owned - 1e-9).astype(int))
     return least
 
@@ -25,7 +25,7 @@ def target(per_group: Array, least: Array, overhead: float = 0.0) -> float:
 def budget(
     seconds: float, per_group: Array, blocks: Array, owned: Array, overhead: float = 0.0
 ) -> Array:
-    """How many groups each device can train in a time: never fewer than its mandatory blocks, never
+    """How many groups each device can train in a time: never fewer than so many `blocks`, never
     more than it owns."""
     there = np.asarray(per_group) > 0  # who trains nothing takes no time
     fit = np.floor((seconds - overhead) / np.where(there, per_group, 1.0) * (1 + 1e-9))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
@@ -16,13 +18,23 @@ import pyarrow.compute as pc
 
 from communis.core import CommunisError
 from communis.exchange import RoundRecord
+from communis.metrics.pooled import (
+    HITS,
+    SAID,
+    Count,
+    is_pooled,
+    of_client,
+    pooled_f1,
+    sibling,
+)
 from communis.metrics.selection import Scores, Select, chosen
 from communis.runfolder import RunFolder
 from communis.topology import SERVER
 
 # Settings that change no number of a run, or that runs to be averaged over may differ in.
 _FREE = ("name", "variant", "seed", "metric", "select", "target", "run.workers", "run.start_method",
-         "run.checkpoint_every", "run.device", "run.eval_whole", "run.pairs")  # fmt: skip
+         "run.checkpoint_every", "run.device", "run.eval_whole", "run.pairs",
+         "run.pairs_in")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -158,7 +170,7 @@ class Finished:
 
     @property
     def pairs(self) -> pd.DataFrame:
-        """How alike the updates of two clients were, by evaluated round and group."""
+        """How alike the updates of two clients were, by round and group."""
         return pd.DataFrame(RunFolder(self.path).pairs().to_pandas())
 
     @cached_property
@@ -181,14 +193,19 @@ class Finished:
         """The test score of every client with all its sensors, in the round that counts or as the
         mean of those that do: chosen by the validation scores of the metric `by` (if empty, of this
         one), so that several metrics describe the same model."""
-        key = metric, select, by or metric
+        key = of_client(metric), select, by or metric
         if key not in self._chosen:
-            test, val = self._history["test", key[2]], self._history["val", key[2]]
-            there = chosen(test, val, key[2], select)
-            scores = self._history["test", metric]
+            there = self._counting(select, key[2])
+            scores = self._history["test", key[0]]
             found = scores[scores.index.isin(there)].groupby("client")
             self._chosen[key] = found.mean().where(found.count() == found.size())
         return self._chosen[key]
+
+    def _counting(self, select: Select, by: str) -> pd.Index[Any]:
+        """Every client with the rounds that count. Rounds are chosen by means over clients, also
+        those of a pooled score."""
+        metric = of_client(by)
+        return chosen(self._history["test", metric], self._history["val", metric], metric, select)
 
     @cached_property
     def _chosen(self) -> dict[tuple[str, Select, str], Scores]:
@@ -196,8 +213,39 @@ class Finished:
         return {}
 
     def final(self, metric: str, select: Select = "last", by: str = "") -> float:
-        """The mean over clients of that test score; NaN if there is none."""
+        """The mean over clients of that test score, or the pooled one; NaN if there is none."""
+        if is_pooled(metric):
+            return self._pooled(metric, select, by or metric)
         return float(self.by_client(metric, select, by).mean(skipna=False))
+
+    def _pooled(self, metric: str, select: Select, by: str) -> float:
+        """The macro-F1 of all clients' windows together, each in the round that counts for it;
+        where several rounds count for all, the mean of theirs."""
+        key = metric, select, by
+        if key not in self._pools:
+            there = self._counting(select, by)
+            rounds = there.get_level_values("round").unique()
+            names = [sibling(metric, HITS), sibling(metric, SAID)]
+            where = pc.field("own") & (pc.field("split") == "test")
+            where &= pc.field("metric").isin(names) & pc.field("round").isin(rounds.tolist())
+            table = RunFolder(self.path).scores(where).to_pandas()
+            table = table.set_index(["client", "round"])
+            table = table[table.index.isin(there)]
+            parts = [table] if select == "client" else [t for _, t in table.groupby("round")]
+            found = [_f1(part) for part in parts if len(part)]
+            self._pools[key] = fmean(found) if found else math.nan
+        return self._pools[key]
+
+    @cached_property
+    def _pools(self) -> dict[tuple[str, Select, str], float]:
+        """What `_pooled` has found already."""
+        return {}
+
+
+def _f1(table: pd.DataFrame) -> float:
+    """The macro-F1 of all windows that these rows of scores count."""
+    rows = zip(table["metric"], table["class"], table["value"], table["support"], strict=True)
+    return pooled_f1(Count(*row) for row in rows)
 
 
 def read(path: Path) -> Finished:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -12,6 +12,8 @@ import torch
 from communis.core import CommunisError
 from communis.privacy.protection import Setting
 from communis.wire import MAX_BYTES
+
+Rounds = Literal["evaluated", "every"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Plan:
         False  # also score the common model with all of the fleet's sensors, and each
     )
     # alone, on everybody's windows; not for methods that keep a part of the model to themselves
-    pairs: bool = False  # write down in evaluated rounds how alike any two clients' updates are
+    pairs: bool = False  # write down how alike any two clients' updates are
+    pairs_in: Rounds = "evaluated"  # of which rounds: the evaluated ones, or every one
     checkpoint_every: int = 1  # rounds between checkpoints
     workers: int = 0  # processes; 1: only this one, 0: one per core where that is safe to assume
     start_method: Literal["", "fork", "spawn", "forkserver"] = ""  # of workers; empty: what suits
@@ -42,6 +45,8 @@ class Plan:
         if self.checkpoint_every < 1 or self.max_message_mb < 1:
             raise CommunisError("checkpoint_every and max_message_mb must be at least 1")
         _check_device(self.device)
+        if self.pairs_in not in get_args(Rounds):
+            raise CommunisError(f"pairs_in must be 'evaluated' or 'every', got {self.pairs_in!r}")
         if not 0 < self.participation <= 1:
             raise CommunisError(
                 f"participation is a share in (0, 1], got {self.participation}; "
@@ -51,6 +56,10 @@ class Plan:
     def evaluates(self, round: int) -> bool:
         """Whether a round is followed by an evaluation."""
         return round == self.rounds or bool(self.eval_every and round % self.eval_every == 0)
+
+    def compares(self, evaluated: bool) -> bool:
+        """Whether the updates of a round are compared with each other."""
+        return self.pairs and (evaluated or self.pairs_in == "every")
 
     def setting(self, star: bool, rule: bool) -> Setting:
         """What privacy has to know."""

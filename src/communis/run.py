@@ -199,7 +199,7 @@ class Run:
         trained = time.perf_counter()
         scores, unscored = self._evaluate(round, since, servers, cohort)
         refused += unscored
-        if scores and self.plan.pairs:
+        if self.plan.compares(evaluated=bool(scores)):
             diary.compare(self.servers, {i: x for i, x in received.items() if i not in self._liars})
         spent, nothing = diary.spent(self._clock, ledger), 0.0 if self._clock else math.nan
         honest = {a: server for a, server in servers.items() if a not in self._liars}

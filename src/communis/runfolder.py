@@ -10,7 +10,7 @@
     links/*.parquet      bytes per link and direction, per round
     clock/*.parquet      seconds and joules of every client, per round, if devices are known
     log/*.parquet        what clients and server (-1) wrote down, per round
-    pairs/*.parquet      how alike two clients' updates are, per evaluated round, if asked for
+    pairs/*.parquet      how alike two clients' updates are, if asked for (run.pairs)
     checkpoint.safetensors   server state and which client states belong to it
     clients/             private client states (on a real device they would be on the device)
 

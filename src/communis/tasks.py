@@ -19,13 +19,15 @@ from torch import Tensor
 
 from communis.core import Score
 from communis.metrics import scores
+from communis.metrics.pooled import HITS, SAID
 
 
 @dataclass(frozen=True)
 class Classification:
-    """One of `classes`. Scores: accuracy, macro-F1, NLL, Brier, ECE, and F1 per class; all are NaN
-    if any prediction is no distribution over the classes, so that a model that diverged counts as
-    such."""
+    """One of `classes`. Scores: accuracy, macro-F1, NLL, Brier, ECE; per class F1, and the counts
+    from which the macro-F1 of several clients' windows together is made (metrics/pooled.py). All
+    are NaN if any prediction is no distribution over the classes, so that a model that diverged
+    counts as such."""
 
     classes: int
     columns = 1  # of a packed target
@@ -50,6 +52,7 @@ class Classification:
         actual, n = self.labels(target), len(target)
         table = scores.confusion(prediction.argmax(1), actual, self.classes)
         by_class, support = scores.f1_by_class(table), table.sum(1)
+        hits, said = table.diag(), table.sum(0)
         return [
             Score("accuracy", scores.accuracy(table), support=n),
             Score("macro_f1", scores.macro_f1(table), support=n),
@@ -60,6 +63,12 @@ class Classification:
                 Score("f1", float(by_class[c]), c, int(support[c]))
                 for c in range(self.classes)
                 if support[c]
+            ),
+            *(
+                Score(name, float(count[c]), c, int(support[c]))
+                for name, count in ((HITS, hits), (SAID, said))
+                for c in range(self.classes)
+                if support[c] or said[c]
             ),
         ]
 

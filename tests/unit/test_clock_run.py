@@ -15,6 +15,7 @@ from communis.device import ClockConfig, of_fleet
 from communis.local import Recipe
 from communis.methods.centralized import Centralized
 from communis.methods.fedproto import FedProto
+from communis.methods.harmony import Harmony
 from communis.methods.relief import Relief
 from communis.models.zoo import Architecture
 from communis.tasks import Classification
@@ -66,6 +67,31 @@ def test_speedups_of_flop_prop_are_those_of_the_closed_form() -> None:
     assert fedavg / v1 == pytest.approx(3 / (1 + 2 * 5 / 14))  # 1.75
     assert fedavg / relief == pytest.approx(3 / (1 + 2 * 3 / 14))  # 2.10
     assert run.history[1].bytes_down == run.history[1].bytes_up == 8 * 4 * 80_268
+
+
+def test_what_a_method_adds_does_not_make_the_groups_of_the_model_cheaper() -> None:
+    """Harmony adds four classifiers to the 14 groups. The slowest device trains both convolutions
+    and a classifier in the first stage, then its own five groups, as V1 does: 1 + 2 * 3/14 and
+    1 + 2 * 5/14 forward passes."""
+    fleet = pamap2()
+    fedavg, _ = second_round(FedAvg(whole=True, uniform=True), fleet)
+    v1, _ = second_round(Relief(elastic=False), fleet)
+    fused, run = second_round(Harmony(stage1=1), fleet)
+    assert fused == pytest.approx(v1)
+    assert fedavg / fused == pytest.approx(3 / (1 + 2 * 5 / 14))  # 1.75
+    clock = run.folder.clock().to_pandas()
+    first = float(clock[clock["round"] == 1]["compute"].max())
+    assert fedavg / first == pytest.approx(3 / (1 + 2 * 3 / 14))  # 2.10
+
+
+@pytest.mark.parametrize("mode", ["flop_prop", "exact", ""])
+def test_the_pace_of_a_device_is_the_same_for_every_method(mode: str) -> None:
+    """Also where no device is known; with exact, groups share what the bare model costs."""
+    fleet = pamap2(mode=mode or "flop_prop")
+    fleet = fleet if mode else replace(fleet, devices=(), profiles={})
+    plain, equipped = (fleet.bind(method) for method in (Relief(), Harmony()))
+    for one, other in zip(plain.cards, equipped.cards, strict=True):
+        assert equipped.pace(other) == plain.pace(one)
 
 
 def test_bytes_of_the_paper_fleet() -> None:
@@ -242,12 +268,28 @@ def test_a_method_with_private_parts_has_no_common_model_to_score() -> None:
     assert not record.refused
 
 
-def test_pairs_are_written_in_evaluated_rounds() -> None:
+@pytest.mark.parametrize(
+    ("asked", "rounds"),
+    [
+        ({}, []),
+        ({"pairs_in": "every"}, []),
+        ({"pairs": True}, [2, 3]),
+        ({"pairs": True, "pairs_in": "every"}, [1, 2, 3]),
+    ],
+)
+def test_pairs_are_written_in_the_rounds_that_are_asked_for(
+    asked: dict[str, Any], rounds: list[int]
+) -> None:
+    with Run(pamap2(), FedAvg(), Plan(rounds=3, workers=1, eval_every=2, **asked)) as run:
+        list(run)
+    assert sorted(run.folder.pairs().to_pandas()["round"].unique()) == rounds
+
+
+def test_pairs_are_of_those_that_have_the_sensor() -> None:
     plan = Plan(rounds=3, workers=1, eval_every=2, pairs=True)
     with Run(pamap2(), FedAvg(whole=True), plan) as run:
         list(run)
     pairs = run.folder.pairs().to_pandas()
-    assert sorted(pairs["round"].unique()) == [2, 3]
     block = pairs[(pairs["round"] == 2) & (pairs["group"] == "fusion.blocks.mag")]
     assert {*block["one"], *block["other"]} == {0, 1, 2}  # those that have the sensor
     assert pairs["cosine"].between(-1, 1).all()

@@ -25,14 +25,16 @@ from tests.unit.test_presets import loaded, settings
 RELIEF = tuple(name for name in presets() if name.startswith("relief/"))
 OF_PAPER = ("relief/pamap2", "relief/mhealth", "relief/pamap2_moment")
 TABLES = ("relief/pamap2", "relief/mhealth", "relief/dsads", "relief/stress_predict")
-ABLATIONS = {  # of relief: elastic, cohorts, allocation, coverage
-    "relief": (True, True, "divergence", 0.6),
-    "without_elastic": (False, True, "divergence", 0.6),
-    "without_cohorts": (True, False, "divergence", 0.6),
-    "random_allocation": (True, True, "random", 0.6),
-    "coverage_0": (True, True, "divergence", 0.0),
-    "coverage_40": (True, True, "divergence", 0.4),
-    "coverage_80": (True, True, "divergence", 0.8),
+ABLATIONS = {  # of relief: elastic, cohorts, allocation, mandatory, coverage
+    "relief": (True, True, "divergence", True, 0.6),
+    "without_elastic": (False, True, "divergence", True, 0.6),
+    "without_cohorts": (True, False, "divergence", True, 0.6),
+    "without_cohorts_free": (True, False, "divergence", False, 0.0),
+    "random_allocation": (True, True, "random", True, 0.6),
+    "random_allocation_free": (True, True, "random", False, 0.0),
+    "coverage_0": (True, True, "divergence", True, 0.0),
+    "coverage_40": (True, True, "divergence", True, 0.4),
+    "coverage_80": (True, True, "divergence", True, 0.8),
 }
 AVERAGES = {  # of fedavg: whole, uniform, mask_mode
     "fedavg": (True, True, "feature"),
@@ -151,7 +153,7 @@ def test_relief_and_fedavg_are_the_papers(name: str) -> None:
             assert (own["optimizer"], own["batch"]) == ("adam", 32)
             assert own["lr"] == (0.001 if name in OF_PAPER else found["fedavg"]["lr"])
             if entry in ABLATIONS:
-                keys = ("elastic", "cohorts", "allocation", "coverage")
+                keys = ("elastic", "cohorts", "allocation", "mandatory", "coverage")
                 assert tuple(own[key] for key in keys) == ABLATIONS[entry]
                 assert own["gamma"] == 0.9
             if entry in AVERAGES:
@@ -177,7 +179,7 @@ def test_everybody_takes_part_and_the_common_model_is_scored(name: str) -> None:
         plan = config.run
         assert (plan.participation, plan.cohort, plan.eval_clients) == (1, 0, 0)
         assert plan.eval_whole
-        assert plan.pairs
+        assert (plan.pairs, plan.pairs_in) == (True, "evaluated")
         assert config.clock.mode == "flop_prop"
         assert config.metric == "macro_f1"
 
@@ -225,7 +227,8 @@ def test_fleet_and_a_round_on_official_files(name: str, written: Written) -> Non
     assert set(pairs) >= set(product(range(len(fleet)), (TRAIN, TEST)))
     assert np.unique(fleet.devices).size == 3
 
-    views = ("", "@all", *(f"@only_{m}" for m in windows.modalities))
+    views = ("", "_pooled", "@all", *(f"@only_{m}" for m in windows.modalities))
+    views = (*views, "_pooled@all", *(f"_pooled@only_{m}" for m in windows.modalities))
     for entry in ("relief", "fedavg"):
         record = last_round(config.under(entry), fleet)
         assert {f"test.macro_f1{view}" for view in views} <= set(record.scores)

@@ -48,6 +48,7 @@ def test_cohorts_are_drawn_by_seed_without_repetition() -> None:
         ({"participation": 1.5}, "for a number of clients use cohort"),
         ({"rounds": -1}, "rounds must be at least 0"),
         ({"checkpoint_every": 0}, "at least 1"),
+        ({"pairs_in": "all"}, "must be 'evaluated' or 'every', got 'all'"),
     ],
 )
 def test_impossible_plans_are_refused(settings: dict[str, Any], message: str) -> None:

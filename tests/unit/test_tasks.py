@@ -181,7 +181,9 @@ def test_several_tasks_split_predictions_and_targets_in_order() -> None:
         assert score.value == pytest.approx(alone[name].value), name
         assert score.support == 5
     per_class = [s for s in SEVERAL.scores(prediction, target) if s.label >= 0]
-    assert {s.metric for s in per_class} == {"who.f1", "many.f1"}
+    assert {s.metric for s in per_class} == {
+        f"{task}.{score}" for task in ("who", "many") for score in ("f1", "hits", "said")
+    }
     assert {s.label for s in per_class if s.metric == "many.f1"} == {0, 1, 2, 3}
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from communis.core import Batch, Client, CommunisError, Samples, Score, Task
 from communis.exchange import Answer, Ask, Scored
 from communis.fleet import AnyMethod, BoundFleet
+from communis.metrics.pooled import is_count
 from communis.privacy.guard import Guard
 from communis.wire import (
     NOT_FINITE,
@@ -161,7 +162,7 @@ class Executor:
                 everything = len(subset) == len(client.card.modalities)
                 name = "all" if everything else f"only_{subset[0]}"
                 for score in self._scored(client, state, client.test, subset, views=False):
-                    if score.label < 0:
+                    if score.label < 0 or is_count(score.metric):
                         named = replace(score, metric=f"{score.metric}@{name}")
                         found.append(Scored(ask.client, "test", "+".join(subset), True, named))
         return Answer(ask.client, scores=found)

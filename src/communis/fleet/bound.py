@@ -38,6 +38,7 @@ class _Kit:
     shapes: dict[str, tuple[int, ...]]
     sizes: dict[str, int]
     name: str
+    groups: int  # of the bare architecture, without what the method adds in `equip`
 
 
 class BoundFleet:
@@ -140,8 +141,7 @@ class BoundFleet:
         shapes = self.fleet.shapes(len(self.fleet))
         kits = {card.model: self._kit(card.id, whole=True) for card in self.cards}
         models = {
-            name: Whole(forward_flops(kit.model, shapes), len(groups(kit.shapes)))
-            for name, kit in kits.items()
+            name: Whole(forward_flops(kit.model, shapes), kit.groups) for name, kit in kits.items()
         }
         return Clock(self.fleet.clock, profiles, models)
 
@@ -149,9 +149,9 @@ class BoundFleet:
         """How fast a client's device trains. Without profiles all are alike: time is counted in
         forward passes of the whole model."""
         if self.clock is None:
-            return Pace(1.0, 2.0 / len(groups(self._kit(card.id, whole=True).shapes)))
+            return Pace(1.0, 2.0 / self._kit(card.id, whole=True).groups)
         cost = self._cost(card) if self.fleet.clock.mode == "exact" else Cost(0.0, 0.0)
-        return self.clock.pace(card.device, cost, len(groups(card.params)), card.model)
+        return self.clock.pace(card.device, cost, self._kit(card.id).groups, card.model)
 
     def _cost(self, card: Card) -> Cost:
         """FLOPs per window of training all that the client owns."""
@@ -224,6 +224,7 @@ class BoundFleet:
         if key not in self._kits:
             with self.fleet.streams.torch("build"):  # constructors draw too, before `initialise`
                 model: Model = kind.build(shapes, self.task.outputs, self.fleet.windows.kinds)
+                bare = [path for path, p in model.named_parameters() if p.requires_grad]
                 self.method.equip(model, self.task)
             if self.method.by_model and len(set(self.fleet.models)) > 1:
                 model.mark = "@" + re.sub(r"[^\w-]+", "_", kind.name)
@@ -238,7 +239,7 @@ class BoundFleet:
             }
             paths = {path: tuple(p.shape) for path, p in model.by_path[0].items()}
             initial = State.of(model) | State.buffers(model)
-            self._kits[key] = _Kit(model, initial, paths, sizes, kind.name)
+            self._kits[key] = _Kit(model, initial, paths, sizes, kind.name, len(groups(bare)))
         return self._kits[key]
 
     def _splits(self, id: int) -> Splits:

@@ -10,7 +10,9 @@ A device whose forward pass alone takes T_th cannot meet it: it trains one block
 Deviation: a block is a group of groups.py and is chosen as a whole, not tensor by tensor. All cost
     a device the same, so the paper's dynamic programme is to take the k most important.
 Deviation: no early exits: the whole model runs, and its head gives the loss. Time for gradients
-    that only pass through untrained blocks is not budgeted.
+    that only pass through untrained blocks is not budgeted. On a fleet as uneven as RELIEF's
+    (13 and 55 times) this degenerates: the forward pass alone exceeds T_th on both slower kinds of
+    device, so each trains one block per round (of 11 with three sensors), one after the other.
 Deviation: branches are parallel: first layers of all encoders come first, then second ones, ...
     Whose sensor a branch is does not matter, nor whether the client has it (`whole`).
 Deviation: a client's own I is that of one batch before training, with the step of plain SGD for any

@@ -10,6 +10,9 @@ Deviation: this is the form in which RELIEF compares it: slices are padded with 
 Deviation: ranks follow the devices' speed in a forward pass: one less than rho for every halving
     of the fastest's, rounded, and not below `least`. The factor in front of B A stays that of rho.
 Deviation: what is not LoRA is averaged as in FedAvg; a model without LoRA makes this FedAvg.
+Deviation: a client computes at rank rho, with zeros beyond r_n. Neither mode of the device clock
+    knows of ranks: a low rank saves bytes, and with them time to send, but no computing.
+Beyond the paper: with `whole` every client has the fleet's whole model, as in FedAvg.
 """
 
 from __future__ import annotations
@@ -51,6 +54,7 @@ class Up:
 class HeLoRA(Averaging, Method[Server, State, Down, Up]):
     """Slow devices train and send LoRA of a lower rank; the server pads with zeros and averages."""
 
+    whole: bool = False  # clients have branches for all of the fleet's sensors, owned or not
     least: int = 2  # no client has a lower rank, unless the model itself has
 
     def __post_init__(self) -> None:

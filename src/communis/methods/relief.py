@@ -8,6 +8,14 @@ Deviation: T* "by binary search to minimise the longest round" leaves the slowes
     mandatory blocks alone. Ours is the least that lets all train max(|M_n|, ceil(coverage |G_n|))
     groups: coverage = 0 is the paper's rule, 1 trains everything; or it is given in `seconds`.
     tau_n shares the forward pass among all groups, so who trains few of them takes longer than T*.
+Deviation: of V2 and V3 the paper says that they share a budget and are faster than RELIEF, because
+    its mandatory set raises the least workload. With `mandatory = false` no block has to be
+    trained, |M_n| in Equation 7 is 1, and T* is the least that lets all train
+    max(1, ceil(coverage |G_n|)) groups; without the 1 the shortest round is one in which nobody
+    trains. For a device with one sensor, the slowest of the paper's fleet, |M_n| is 1 anyway.
+Deviation: the first round, in which everybody trains all it can, is one of the run's rounds; the
+    paper has it before its R rounds.
+Deviation: models with LoRA have none in the head, which trains whole; the paper's has.
 Deviation: Equations 4 and 5, and the mean of the head, run over those who trained the group in this
     round. With fewer than two dbar_j stays; a group that never had two, such as one device's own,
     counts as the median. With partial participation only the first cohort trains everything.
@@ -61,7 +69,8 @@ class Relief(Recipe, Method[Server, State, Down, Up]):
     partial = True
     elastic: bool = True  # False (V1): everybody trains all it can use
     cohorts: bool = True  # False (V2): who did not train a group counts as having left it as it was
-    allocation: Literal["divergence", "random"] = "divergence"  # random (V3): without mandatory set
+    allocation: Literal["divergence", "random"] = "divergence"  # random (V3): any groups
+    mandatory: bool = True  # False (V2, V3): no fusion block has to be trained, nor fit in budgets
     coverage: float = 0.6  # share of its groups that even the slowest device trains
     seconds: float = 0.0  # T*, a round's target; 0: by `coverage`
     overhead: float = 0.0  # T_o, seconds of a round that are not training; for `seconds`
@@ -84,7 +93,7 @@ class Relief(Recipe, Method[Server, State, Down, Up]):
     def _budgets(self, fleet: FleetView) -> Array:
         """Equation 7."""
         G_n = np.array([len(groups(card.params)) for card in fleet.cards])
-        M_n = np.array([len(card.modalities) for card in fleet.cards])
+        M_n = np.array([len(card.modalities) if self.mandatory else 1 for card in fleet.cards])
         pace = [fleet.pace(card) for card in fleet.cards]
         windows = np.array([self.passes(card.samples) for card in fleet.cards])
         forward, group = windows * np.array([(p.forward, p.group) for p in pace]).T
@@ -93,8 +102,9 @@ class Relief(Recipe, Method[Server, State, Down, Up]):
         T = self.seconds or elastic.target(tau_n, least, self.overhead)
         late = np.flatnonzero(self.overhead + forward + M_n * group > T).tolist()
         if late and self.elastic and self.seconds:
-            log.warning("clients %s need longer than %g s for their fusion blocks alone: they train"
-                        " these, and every round waits for them", late, T)  # fmt: skip
+            what = "their fusion blocks" if self.mandatory else "one group"
+            log.warning("clients %s need longer than %g s for %s alone: they train"
+                        " no less, and every round waits for them", late, T, what)  # fmt: skip
         return elastic.budget(T, tau_n, M_n, G_n, self.overhead) if self.elastic else G_n
 
     def start_client(self, client: Client) -> State:
@@ -102,7 +112,7 @@ class Relief(Recipe, Method[Server, State, Down, Up]):
 
     def down(self, server: Server, card: Card) -> Down:
         G_n = list(groups(card.params))
-        mandatory = [j for j in G_n if j.startswith(A)]
+        mandatory = [j for j in G_n if self.mandatory and j.startswith(A)]
         k_n = int(server.k[card.id]) if server.round else len(G_n)  # at first all of them
         S_n = elastic.allocate(G_n, mandatory, k_n, {j: float(d) for j, d in server.dbar.items()})
         bits = np.packbits([j in S_n for j in G_n])

@@ -11,6 +11,7 @@ import pandas as pd
 from communis.cells import Selected
 from communis.compare import Row, grouped, rows
 from communis.finished import Finished
+from communis.metrics.pooled import of_client
 from communis.metrics.selection import Select
 from communis.report.html import dot, heading, legend, note, shaded, table
 from communis.report.svg import Curve, band, curves
@@ -38,7 +39,7 @@ def sections(
     """shades: the colours of methods; explained: the page says elsewhere how to read it."""
     found = rows(runs, metric, select)
     colours = {row.method: shades[row.method] for row in found}
-    methods, label = list(colours), plain(metric)
+    methods, label, of_one = list(colours), plain(metric), plain(of_client(metric))
     return [
         heading("Which method serves this fleet, at which cost?"),
         _summary(found, metric, colours),
@@ -57,13 +58,13 @@ def sections(
         ),
         curves(_losses(runs, colours), "Training loss by round", "round", "loss", True),
         "</div>",
-        heading(f"Test {label} of every client"),
+        heading(f"Test {of_one} of every client"),
         note(f"In {counts(select, metric)}."),
         shaded(
             _by_client(runs, metric, select, methods),
             "client: sensors; model" if mixed(runs) else "client: sensors",
         ),
-        heading(f"Test {label} by the sensors that were there"),
+        heading(f"Test {of_one} by the sensors that were there"),
         note(
             "Each client is scored with all its sensors and with each of them alone, after the "
             "last round; means over the clients that own them."
@@ -166,7 +167,7 @@ def _last(runs: Sequence[Finished], metric: str) -> pd.DataFrame:
     parts = []
     for run in runs:
         t = run.last_scores
-        here = t[(t["split"] == "test") & (t["metric"] == metric)]
+        here = t[(t["split"] == "test") & (t["metric"] == of_client(metric))]
         parts.append(here.assign(method=run.method))
     return pd.concat(parts)
 

@@ -10,6 +10,7 @@ from communis.compare import cells, grouped, known, metrics, ranking, scored
 from communis.finished import Finished
 from communis.metrics.correlation import Correlation
 from communis.metrics.estimate import FEWEST, TOO_FEW, Estimate
+from communis.metrics.pooled import is_pooled
 from communis.metrics.selection import Select
 
 CHOICES: Mapping[Select, str] = {
@@ -19,6 +20,9 @@ CHOICES: Mapping[Select, str] = {
     "tail": "last five",
 }
 HUGE = 1e9  # a quantity that is no longer written out
+TOGETHER = (
+    "A pooled macro f1 is no mean over clients, but that of one confusion of all their windows."
+)
 
 
 def choices(found: Sequence[Selected]) -> list[Select]:
@@ -87,6 +91,7 @@ def how_to_read(
     text = [
         f"Scores are means over clients in {counts(select, metric)}, then mean ± standard "
         "deviation over seeds.",
+        TOGETHER if any(map(is_pooled, known(runs))) else "",
         _choices(runs),
     ]
     grid = len(cells(runs)) > 1

@@ -226,3 +226,15 @@ def test_settings_and_models_that_are_refused() -> None:
         HeLoRA(ema="const")
     with pytest.raises(CommunisError, match="HeLoRA averages parameters"):
         ran(fleet(models=(SMALL, "cnn_small")), HeLoRA())
+
+
+def test_whole_clients_hold_every_branch_as_in_fedavg() -> None:
+    """A branch whose sensor is absent comes back as it was sent, at the client's rank."""
+    game = play(speeds(), HeLoRA(lr=LR, batch=2, whole=True))
+    assert len({frozenset(card.params) for card in game.bound.cards}) == 1
+    up, down = game.ups[0][1], game.downs[0][1]  # it has no sensor b
+    absent = [path for path in (*up.w, *up.lora) if path.startswith("encoders.b.")]
+    assert any(path in up.lora for path in absent)
+    for path in absent:
+        sent, back = ((m.w | m.lora)[path] for m in (down, up))
+        assert torch.equal(sent, back), path

@@ -230,6 +230,31 @@ def test_random_allocation_has_the_same_budget_and_no_mandatory_block() -> None:
     assert any("fusion.blocks.a" not in some for some in chosen)
 
 
+def test_without_a_mandatory_set_a_budget_has_no_floor_but_one_group() -> None:
+    """The slow device has both sensors. With the floor the least target leaves it its two blocks,
+    without it the group of greatest divergence, whichever that is."""
+    slow = devices(fleet(THREE, (FULL, FULL, FULL)), "relief-full", "relief-full", "relief-low")
+    budgets = {}
+    for mandatory in (True, False):
+        method = Relief(coverage=0.0, mandatory=mandatory, lr=0.1)
+        game = play(slow, method, rounds=2)
+        budgets[mandatory] = game.server.k.tolist()
+        trained = list(groups(game.ups[1][2].w))
+        if mandatory:
+            assert trained == ["fusion.blocks.a", "fusion.blocks.b"]
+        else:
+            before = play(slow, method, rounds=1).server.dbar
+            assert trained == [max(before, key=lambda j: float(before[j]))]
+    assert budgets == {True: [8, 8, 2], False: [8, 8, 1]}
+
+
+def test_a_target_that_one_group_does_not_fit_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "communis"):
+        bound = uneven().bind(Relief())
+        assert Relief(seconds=1e-12, mandatory=False).start_server(bound).k.tolist() == [1, 1, 1]
+    assert "clients [0, 1, 2] need longer than 1e-12 s for one group alone" in caplog.text
+
+
 def test_equal_devices_train_everything_in_step_with_coverage() -> None:
     """Without profiles all are alike; time differs by windows and groups only."""
     game = play(mixed(), Relief(coverage=1.0), rounds=2)
