@@ -36,7 +36,7 @@ from communis.privacy.settings import PrivacyConfig
 from communis.recordings.recording import Array
 from communis.replies import Rule
 from communis.runfolder import RunFolder
-from communis.topology import SERVER, Graph, Star
+from communis.topology import SERVER, Apart, Star
 
 
 class Run:
@@ -63,7 +63,7 @@ class Run:
         for means, see robust/. privacy: see privacy/."""
         self.plan, self.method, self.topology = plan or Plan(), method, topology or Star()
         if not method.exchange:
-            self.topology = Graph(edges=())
+            self.topology = Apart()
         fleet = fleet.pool() if method.pools_data else fleet
         self._fleet, self._streams = fleet.bind(method), fleet.streams
         self._server_type, *_ = wire.payload_types(type(method))
