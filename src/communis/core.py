@@ -144,6 +144,13 @@ class Card:
     sizes: Mapping[str, int]  # named dimensions of payload tensors: classes, outputs, embedding
     model: str = ""  # architecture, as named in models/zoo.py
     device: str = ""  # device profile
+    statistics: Mapping[Path, tuple[int, ...]] = field(default_factory=dict)  # of its BatchNorm
+    # layers: means and variances, with their shapes
+
+    @property
+    def shapes(self) -> Mapping[Path, tuple[int, ...]]:
+        """Of all that a message may hold: parameters and statistics."""
+        return {**self.params, **self.statistics}
 
 
 @dataclass(frozen=True)
@@ -195,6 +202,8 @@ class FleetView(Protocol):
     @property
     def params(self) -> State: ...  # the initial value of every path of the fleet
     @property
+    def statistics(self) -> State: ...  # the same of BatchNorm's means and variances
+    @property
     def streams(self) -> Streams: ...  # the server's randomness
     def holders(self, path: Path) -> int: ...  # clients that own a path
     def pace(self, card: Card) -> Pace: ...  # of its device; without profiles all are alike
@@ -214,6 +223,7 @@ class Method(Generic[S, C, D, U]):
     uses_public: ClassVar[bool] = False  # True: everybody has the training windows of one client
     whole: bool = False  # clients have branches for all of the fleet's sensors, owned or not
     by_model: bool = False  # what clients share, they share with clients of the same model only
+    exchange: bool = True  # False: nobody hears anybody; a client's aggregator hears it alone
 
     def equip(self, model: Model, task: Task) -> None:
         """Adds the modules that the method needs to a model, personal ones under `private`; they

@@ -36,7 +36,7 @@ from communis.privacy.settings import PrivacyConfig
 from communis.recordings.recording import Array
 from communis.replies import Rule
 from communis.runfolder import RunFolder
-from communis.topology import SERVER, Star
+from communis.topology import SERVER, Apart, Star
 
 
 class Run:
@@ -62,6 +62,8 @@ class Run:
         run leaves nothing behind. config: text for the folder's config.toml. rule: what stands in
         for means, see robust/. privacy: see privacy/."""
         self.plan, self.method, self.topology = plan or Plan(), method, topology or Star()
+        if not method.exchange:
+            self.topology = Apart()
         fleet = fleet.pool() if method.pools_data else fleet
         self._fleet, self._streams = fleet.bind(method), fleet.streams
         self._server_type, *_ = wire.payload_types(type(method))
@@ -206,7 +208,7 @@ class Run:
         lying = [i for i in self._liars if self._fleet.fleet.attack.attacks(i, round)]
         moved = self._aggregation.moved(self.servers, servers, heard, received, lying, round)
         paid = self._privacy.spend(cohort, round)
-        if self._privacy.see(inbox.sent.values()):
+        if self.method.exchange and self._privacy.see(inbox.sent.values()):
             self.folder.account(self._privacy.account())
         record = RoundRecord(
             round=round,

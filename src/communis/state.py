@@ -35,9 +35,10 @@ class State(Mapping[str, Tensor]):
 
     @classmethod
     def of(cls, model: HasPaths, paths: Iterable[str] | None = None) -> State:
-        """A copy of the model's parameters (all, or those at `paths`)."""
-        found = model.by_path[0]
-        chosen = found if paths is None else paths
+        """A copy of the model's parameters, or of its parameters and buffers at `paths`."""
+        parameters, buffers = model.by_path
+        chosen = parameters if paths is None else paths
+        found = {**parameters, **buffers}
         return cls({path: found[path].detach().clone() for path in chosen})
 
     @classmethod

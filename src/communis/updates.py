@@ -16,10 +16,11 @@ from communis.topology import SERVER
 
 
 def sent(before: State, received: Mapping[int, Any], cards: Sequence[Card]) -> dict[int, State]:
-    """What clients changed of a common model `w`, in the groups whose sensors they own."""
+    """What clients changed of the parameters of a common model `w`, in the groups whose sensors
+    they own. BatchNorm's statistics in it are no parameters."""
     found = {}
     for client, up in received.items():
-        w: State = up.w
+        w: State = up.w.pick(cards[client].params)
         owned = ("", *cards[client].modalities)
         mine = [
             path

@@ -3,7 +3,7 @@
 The dataclass is the schema. A field may be a `State` (sent as `field/path`), a `Tensor`, an int,
 float or bool, or a mapping from names to tensors; an optional mapping that is empty is None again.
 `Annotated[Tensor, "classes", "embedding"]` declares a shape by named sizes of the client's card;
-`Annotated[State, "classes"]` is one such tensor for each of the client's modalities.
+`Annotated[State, "classes"]` is one such tensor for each of the client's modalities, or nothing.
 `decode` builds nothing that was not declared and refuses the rest by name.
 """
 
@@ -164,9 +164,8 @@ def check(
     for field_name, hint in schema(payload.__class__).items():
         value = getattr(payload, field_name)
         if get_origin(hint) is Annotated and isinstance(value, State):
-            _check_keys(
-                field_name, value, card.modalities, f"a modality of client {card.id}", False
-            )
+            meaning, nothing = f"a modality of client {card.id}", not value
+            _check_keys(field_name, value, card.modalities, meaning, partial=nothing)
             for modality, tensor in value.items():
                 _check_shape(f"{field_name}/{modality}", tensor, get_args(hint)[1:], card)
         elif isinstance(value, State):
@@ -270,13 +269,14 @@ def _check_paths(
 ) -> None:
     if paths is not None:
         _check_keys(field_name, state, paths, f"a path that client {card.id} may send", partial)
+    shapes = card.shapes
     for path, tensor in state.items():
-        if path not in card.params:
+        if path not in shapes:
             raise WireError(f"{field_name}/{path} is not a path of client {card.id}")
-        if tuple(tensor.shape) != tuple(card.params[path]):
+        if tuple(tensor.shape) != tuple(shapes[path]):
             raise WireError(
                 f"{field_name}/{path} has shape {tuple(tensor.shape)}, "
-                f"expected {tuple(card.params[path])}"
+                f"expected {tuple(shapes[path])}"
             )
         if tensor.dtype is not torch.float32:
             raise WireError(f"{field_name}/{path} is {tensor.dtype}, expected torch.float32")

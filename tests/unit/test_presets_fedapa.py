@@ -27,9 +27,20 @@ from tests.unit.test_presets_comfed import first_round, parameters
 
 FEDAPA = tuple(name for name in presets() if name.startswith("fedapa/"))
 MIXED = ("fedapa/wical_models", "fedapa/world_models")
-RIVALS = ("local", "fedavg", "wifederated", "caring", "fedproto", "fedpcl")
-OWN = ("fedapa_average", "fedapa_average_clients", "fedapa")
-BY_MODEL = ("fedavg", "wifederated", "caring")
+AVERAGING = {  # what every entry changes of its method
+    "fedavg": {},
+    "fedavg_average": {"buffers": "average"},
+    "fedavg_recalibrate": {"buffers": "recalibrate"},
+    "wifederated": {},
+    "wifederated_average": {"buffers": "average"},
+    "caring": {},
+    "caring_average": {"buffers": "average"},
+    "caring_uniform": {"low": 1.0},
+    "caring_weights": {"uniform": False},
+}
+PROTOTYPES = ("fedproto", "fedproto_own", "fedpcl", "fedpcl_own")
+RIVALS = ("local", *AVERAGING, *PROTOTYPES)
+OWN = ("fedapa_average", "fedapa_average_clients", "fedapa", "fedapa_own")
 PAPER = {"tau": 0.5, "warmup": 50, "lam_min": 0.0, "lam_max": 1.0}
 SWEEPS = {  # what every variant changes
     "fedapa/wical_warmup": {f"warmup_{n}": {"warmup": n} for n in (25, 100)},
@@ -161,7 +172,7 @@ def test_everything_trains_alike(name: str) -> None:
         for entry in dict.fromkeys([*config.compare, *config.variants]):
             found = settings(name, cell, entry)
             assert {key: found[key] for key in expected} == expected
-            assert found.get("by_model", False) == (name in MIXED and entry in BY_MODEL)
+            assert found.get("by_model", False) == (name in MIXED and entry in AVERAGING)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -170,9 +181,20 @@ def test_settings_are_the_papers(name: str) -> None:
     for entry in OWN:
         found = settings(name, "", entry)
         assert {key: found[key] for key in PAPER} == PAPER
-        adaptive = entry == "fedapa"
+        adaptive = entry in ("fedapa", "fedapa_own")
         assert found["weights"] == ("adaptive" if adaptive else "average")
         assert found["clients"] == (entry != "fedapa_average")
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_variants_change_one_thing(name: str) -> None:
+    """Statistics of BatchNorm, each of CARING's two changes, and controls that send nothing."""
+    for entry, changed in AVERAGING.items():
+        base, found = settings(name, "", entry.partition("_")[0]), settings(name, "", entry)
+        assert {key: v for key, v in found.items() if v != base[key]} == changed
+    assert settings(name, "", "caring")["uniform"]
+    for entry in (*PROTOTYPES, *OWN):
+        assert settings(name, "", entry)["exchange"] != entry.endswith("_own")
 
 
 @pytest.mark.parametrize("name", [*SWEEPS, EMBEDDING])
@@ -243,7 +265,7 @@ def test_what_is_compared_runs(name: str, written: Written, fleets: Fleets) -> N
     config, counts = made(name, written), EXPERIMENTS[name].classes in (11, 21)
     for entry in config.compare if name in MIXED else ("fedapa",):
         record, _ = first_round(config.under(entry), fleets(name))
-        assert (record.bytes_up == 0) == (entry == "local")
+        assert (record.bytes_up == 0) == (entry == "local" or entry.endswith("_own"))
         assert ("test.mae" in record.scores) == counts
 
 

@@ -152,7 +152,7 @@ class Executor:
         client = self.fleet.whole_client(ask.client, ask.round)
         down = decode(ask.down, self.down_type, device=self.fleet.device)
         common = {name.partition("/")[2] for name in flatten(down)}
-        if client.model.by_path[1] or not common.issuperset(client.card.params):
+        if not common.issuperset(client.card.shapes):
             return Answer(ask.client)
         state = self.method.adopt(client, self.method.start_client(client), down)
         client.model.eval()

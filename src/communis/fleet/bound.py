@@ -36,6 +36,7 @@ class _Kit:
     model: Model  # scratch
     initial: State  # parameters and buffers before the first round
     shapes: dict[str, tuple[int, ...]]
+    statistics: dict[str, tuple[int, ...]]
     sizes: dict[str, int]
     name: str
     groups: int  # of the bare architecture, without what the method adds in `equip`
@@ -99,6 +100,14 @@ class BoundFleet:
                         "methods.fedavg.by_model = true"
                     )
                 found[path] = kit.initial[path]
+        return State({path: found[path] for path in sorted(found)})
+
+    @cached_property
+    def statistics(self) -> State:
+        """The initial value of every statistic that some client has."""
+        found: dict[str, torch.Tensor] = {}
+        for kit in (self._kit(card.id) for card in self.cards):
+            found |= kit.initial.pick(kit.statistics)
         return State({path: found[path] for path in sorted(found)})
 
     def describe(self) -> dict[str, Any]:
@@ -191,7 +200,13 @@ class BoundFleet:
     def whole(self, id: int) -> Card:
         """The card that the client would have, had it all of the fleet's sensors."""
         own, kit = self.cards[id], self._kit(id, whole=True)
-        return replace(own, modalities=self.fleet.union, params=kit.shapes, sizes=kit.sizes)
+        return replace(
+            own,
+            modalities=self.fleet.union,
+            params=kit.shapes,
+            sizes=kit.sizes,
+            statistics=kit.statistics,
+        )
 
     def whole_client(self, id: int, round: int) -> Client:
         """The client as it would be, had it all of the fleet's sensors: what only a simulation can
@@ -207,7 +222,17 @@ class BoundFleet:
     ) -> Card:
         kit = self._kit(id)
         device = self.fleet.devices[id] if id < len(self.fleet.devices) else ""
-        return Card(id, suite, kit.shapes, samples, by_modality, kit.sizes, kit.name, device)
+        return Card(
+            id,
+            suite,
+            kit.shapes,
+            samples,
+            by_modality,
+            kit.sizes,
+            kit.name,
+            device,
+            kit.statistics,
+        )
 
     def _architecture(self, id: int) -> Architecture:
         models = self.fleet.models
@@ -238,8 +263,18 @@ class BoundFleet:
                 "features": max(model.feature_sizes.values()),
             }
             paths = {path: tuple(p.shape) for path, p in model.by_path[0].items()}
-            initial = State.of(model) | State.buffers(model)
-            self._kits[key] = _Kit(model, initial, paths, sizes, kind.name, len(groups(bare)))
+            buffers = model.by_path[1].items()
+            # Counters are whole numbers that nothing depends on: they stay with their client.
+            statistics = {path: tuple(t.shape) for path, t in buffers if t.is_floating_point()}
+            self._kits[key] = _Kit(
+                model,
+                State.all(model),
+                paths,
+                statistics,
+                sizes,
+                kind.name,
+                len(groups(bare)),
+            )
         return self._kits[key]
 
     def _splits(self, id: int) -> Splits:

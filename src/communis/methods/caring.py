@@ -23,6 +23,7 @@ from communis.local import note_forward
 from communis.methods import fedavg
 from communis.methods.fedavg import Down, FedAvg, Server, w_of
 from communis.replies import Replies, samples, uniform
+from communis.sharing import sound
 from communis.state import State
 
 
@@ -69,7 +70,7 @@ class Caring(FedAvg, Method[Server, State, Down, Up]):
         def weight(card: Card, path: str) -> float:
             return by(card, path) * (1.0 if a[card.id] >= middle else self.low)
 
-        return Server(w=server.w | ups.mean(w_of, by=weight))
+        return Server(w=server.w | sound(ups.mean(w_of, by=weight)))
 
 
 @torch.no_grad()

@@ -9,6 +9,8 @@ Deviation: Equations 10 to 12 call several pulls and one towards their centre al
     told of the class.
 Deviation: u is of the new w, from a balanced minibatch without dropout; Algorithm 1 mixes rounds.
 Deviation: a class that nobody sent keeps its target for `stale` rounds; one without has no pull.
+Beyond the paper: `exchange = false` is the control: the same loss with the client's own u as target
+    (with several pulls there is none), nothing sent.
 Deviation: P trains with Adam, without decay (P = 0 is a minimum); lam then hardly scales its steps.
 """
 
@@ -72,6 +74,7 @@ class CoMFed(Recipe, Method[Server, Private, Down, Up]):
     stale: int = 5  # rounds for which a class that is not heard keeps its target
     warmup: int = 0  # rounds without a pull on the model
     statistics: Literal["batch", "running"] = "batch"  # BatchNorm's, when u is estimated
+    exchange: bool = True  # False: the consensus is the client's own u of its last round
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,7 +11,8 @@ Deviation: nothing is sent before the first round, where lam is 0 (the appendix:
 Deviation: a class that nobody has is in no denominator.
 Beyond the paper: who sits out keeps its last prototypes, with an age; who was never heard trains
     alone for a round, whatever lam_min. Counts are told at first, when they change, and every tenth
-    round, because messages get lost. `sparse`, `min_count`.
+    round, because messages get lost. `sparse`, `min_count`. `exchange = false` is the control: the
+    same loss, with the client's own prototypes as personalised ones and as everybody's.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class FedAPA(Recipe, Method[Library, Private, Down, Up]):
     min_count: int = 1  # windows that a class needs to be told of: one is an embedding itself
     stale: int = 0  # rounds for which prototypes of absent clients count; 0: for ever
     sparse: bool = False  # send the classes that a client has; it pads by itself
+    exchange: bool = True  # False: prototypes are the client's own of its last round, none travel
 
     def __post_init__(self) -> None:
         super().__post_init__()

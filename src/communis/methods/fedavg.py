@@ -3,7 +3,9 @@ https://arxiv.org/abs/1602.05629
 
 Names follow the paper: w the model, n_k a client's samples.
 Deviation: the mean runs key-wise over the clients that own a path, so clients may lack modalities.
-Deviation: buffers (BatchNorm statistics) are not averaged; they stay with their client.
+Beyond the paper: what becomes of BatchNorm's statistics, which the paper's models do not have, is
+    `buffers`. By default they stay with their client; "average" is the mean of the whole state, as
+    most simulators take it.
 Beyond the paper: `ema` smooths the encoders as FedDUET's Algorithm 1 does for every method.
 Beyond the paper: with `whole` every client has the fleet's whole model, as multimodal papers run
     FedAvg; a branch without a sensor then sends back what it got. `mask_mode` is RELIEF's question.
@@ -13,15 +15,15 @@ Beyond the paper: with `by_model` clients of one architecture have a mean of the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
 from communis.core import Card, Client, CommunisError, FleetView, Method, Model, Task, modality_of
-from communis.local import Recipe
 from communis.replies import Replies, Weight, presence, samples, uniform
+from communis.sharing import Sharing, sound
 from communis.state import State
 
 
@@ -41,7 +43,7 @@ class Up:
 
 
 @dataclass(frozen=True)
-class Averaging(Recipe):
+class Averaging(Sharing):
     """What methods that average parameters have in common."""
 
     uniform: bool = False  # weigh all clients alike instead of by samples
@@ -54,22 +56,6 @@ class Averaging(Recipe):
         if not 0 < self.r <= 1:
             raise CommunisError(f"r is a share in (0, 1], got {self.r}")
 
-    def shares(self, path: str) -> bool:
-        """Whether a path is federated; the others stay with their client, as buffers do."""
-        return not path.startswith("private.")
-
-    def shared(self, paths: Iterable[str]) -> list[str]:
-        return [path for path in paths if self.shares(path)]
-
-    def keep(self, client: Client) -> State:
-        """The private part of the client's model."""
-        private = [path for path in client.card.params if not self.shares(path)]
-        return State.of(client.model, private) | State.buffers(client.model)
-
-    def send(self, client: Client) -> State:
-        """The federated part of the client's model."""
-        return State.of(client.model, self.shared(client.card.params))
-
     def merge(self, w: State, ups: Replies[Any]) -> State:
         """The mean of the `w` that clients sent; what nobody sent stays.
 
@@ -77,7 +63,7 @@ class Averaging(Recipe):
         that mean is weighted by the windows that have m, n_{k,m}.
         """
         by: Weight = uniform if self.uniform else samples if self.ema == "none" else presence
-        means = ups.mean(w_of, by=by)
+        means = sound(ups.mean(w_of, by=by))
         if self.ema == "none":
             return w | means
         covered = ups.coverage(w_of)
@@ -113,9 +99,6 @@ class FedAvg(Averaging, Method[Server, State, Down, Up]):
     def equip(self, model: Model, task: Task) -> None:
         model.zero_fill = self.mask_mode == "input_zero"
 
-    def sends(self, card: Card) -> list[str]:
-        return self.shared(card.params)
-
     def rates(self, client: Client) -> Mapping[str, float]:
         if not self.private_lr:
             return {}
@@ -128,13 +111,13 @@ class FedAvg(Averaging, Method[Server, State, Down, Up]):
                 f"private_lr = {self.private_lr}, but {type(self).__name__} shares all parameters "
                 "with these settings: leave it out"
             )
-        return Server(w=fleet.params.pick(self.shared(fleet.params)))
+        return Server(w=self.initial(fleet))
 
     def start_client(self, client: Client) -> State:
         return self.keep(client)
 
     def down(self, server: Server, card: Card) -> Down:
-        return Down(w=server.w.pick(card.params))
+        return Down(w=server.w.pick(card.shapes))
 
     def adopt(self, client: Client, state: State, down: Down) -> State:
         (state | down.w).load_into(client.model)

@@ -51,9 +51,6 @@ class FedBlock(Averaging, Method[Server, State, Down, Up]):
         if self.ema != "none":
             raise CommunisError("fedblock: ema goes by who has a branch, but here everybody has")
 
-    def sends(self, card: Card) -> list[str]:
-        return self.shared(card.params)
-
     def start_server(self, fleet: FleetView) -> Server:
         weigh = uniform if self.uniform else samples
         owned: dict[str, float] = {}
@@ -62,14 +59,14 @@ class FedBlock(Averaging, Method[Server, State, Down, Up]):
                 owned[m] = owned.get(m, 0.0) + weigh(card, "")
         total = sum(weigh(card, "") for card in fleet.cards if card.samples)
         rates = {m: torch.tensor(total / n) for m, n in sorted(owned.items())}
-        return Server(w=fleet.params.pick(self.shared(fleet.params)), rates=rates)
+        return Server(w=self.initial(fleet), rates=rates)
 
     def start_client(self, client: Client) -> State:
         return self.keep(client)
 
     def down(self, server: Server, card: Card) -> Down:
         rates = {m: server.rates[m] for m in card.modalities if m in server.rates}
-        return Down(w=server.w.pick(card.params), rates=rates)
+        return Down(w=server.w.pick(card.shapes), rates=rates)
 
     def adopt(self, client: Client, state: State, down: Down) -> State:
         (state | down.w).load_into(client.model)

@@ -19,6 +19,14 @@ class FedBN(FedAvg):
     """FedAvg of everything but the normalisation layers, which hold what is particular to a
     client's sensors."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.buffers == "average":
+            raise CommunisError(
+                "fedbn keeps normalisation layers with their client, buffers = 'average' would "
+                "share their statistics: set buffers = 'private' or 'recalibrate', or take fedavg"
+            )
+
     def shares(self, path: str) -> bool:
         return super().shares(path) and not is_norm(path)
 

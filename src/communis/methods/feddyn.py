@@ -5,6 +5,7 @@ Names follow the paper: theta the model, g_k the client's stored gradient, h the
 clients, alpha the regulariser.
 Deviation: the local minimisation is `epochs` passes of the local optimiser, as in the paper's
     experiments.
+Deviation: BatchNorm's statistics, if they are averaged, have no g_k and no h: their plain mean.
 Deviation: m and |P_t| are counted per parameter path, so clients may lack modalities; m counts the
     whole fleet, on a graph too.
 """
@@ -16,8 +17,8 @@ from dataclasses import dataclass
 import torch
 
 from communis.core import Card, Client, CommunisError, FleetView, Method, Model
-from communis.local import Recipe
 from communis.replies import Replies, uniform
+from communis.sharing import Sharing, sound
 from communis.state import State
 
 
@@ -45,7 +46,7 @@ class Up:
 
 
 @dataclass(frozen=True)
-class FedDyn(Recipe, Method[Server, Private, Down, Up]):
+class FedDyn(Sharing, Method[Server, Private, Down, Up]):
     """A dynamic regulariser makes the clients' optima agree with the common one."""
 
     alpha: float = 0.1  # weight of the dynamic regulariser
@@ -57,13 +58,13 @@ class FedDyn(Recipe, Method[Server, Private, Down, Up]):
 
     def start_server(self, fleet: FleetView) -> Server:
         m = State({path: torch.tensor(float(max(1, fleet.holders(path)))) for path in fleet.params})
-        return Server(theta=fleet.params, h=fleet.params.zeros(), m=m)
+        return Server(theta=self.initial(fleet), h=fleet.params.zeros(), m=m)
 
     def start_client(self, client: Client) -> Private:
-        return Private(g_k=State.of(client.model).zeros(), buffers=State.buffers(client.model))
+        return Private(g_k=State.of(client.model).zeros(), buffers=self.keep(client))
 
     def down(self, server: Server, card: Card) -> Down:
-        return Down(theta=server.theta.pick(card.params))
+        return Down(theta=server.theta.pick(card.shapes))
 
     def adopt(self, client: Client, state: Private, down: Down) -> Private:
         (state.buffers | down.theta).load_into(client.model)
@@ -80,13 +81,13 @@ class FedDyn(Recipe, Method[Server, Private, Down, Up]):
                     )
 
         self.train(client, adjust=adjust)
-        dtheta = State.of(client.model) - down.theta
-        g_k = state.g_k - dtheta * self.alpha  # first-order condition
-        return Private(g_k, State.buffers(client.model)), Up(dtheta)
+        dtheta = self.send(client) - down.theta
+        g_k = state.g_k - dtheta.pick(state.g_k) * self.alpha  # first-order condition
+        return Private(g_k, self.keep(client)), Up(dtheta)
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
-        h = server.h - ups.sum(lambda up: up.dtheta) / server.m * self.alpha
+        heard = ups.sum(lambda up: up.dtheta).pick(server.h)
+        h = server.h - heard / server.m * self.alpha
         mean = server.theta + ups.mean(lambda up: up.dtheta, by=uniform)
-        heard = ups.sum(lambda up: up.dtheta)
         theta = mean - h.pick(heard) / self.alpha
-        return Server(theta=theta, h=h, m=server.m)
+        return Server(theta=sound(theta), h=h, m=server.m)

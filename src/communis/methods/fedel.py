@@ -83,7 +83,7 @@ class FedEL(Averaging, Method[Server, Private, Down, Up]):
         for n, pace in paces.items():
             # Rounded, or a device as fast as the fastest might miss a block by the last bit.
             budget[n] = round((T_th - pace.forward) / pace.group, 6)
-        return Server(fleet.params, budget)
+        return Server(self.initial(fleet), budget)
 
     def notes(self, server: Server, node: int) -> dict[str, float]:
         return {f"budget/{i}": float(fitting(b)) for i, b in enumerate(server.budget.tolist())}
@@ -92,7 +92,7 @@ class FedEL(Averaging, Method[Server, Private, Down, Up]):
         return Private(self.keep(client), w=State(), end=0, front=0)
 
     def down(self, server: Server, card: Card) -> Down:
-        return Down(server.w.pick(card.params), float(server.budget[card.id]))
+        return Down(server.w.pick(card.shapes), float(server.budget[card.id]))
 
     def adopt(self, client: Client, state: Private, down: Down) -> Private:
         (state.kept | down.w).load_into(client.model)
@@ -107,7 +107,8 @@ class FedEL(Averaging, Method[Server, Private, Down, Up]):
         paths = [path for b in chosen for path in blocks[b]]
         self.train(client, paths=paths)
         state = Private(self.keep(client), down.w, end=chosen[0], front=front)
-        return state, Up(State.of(client.model, paths))
+        told = self.statistics(client.card)
+        return state, Up(self.send(client).pick([*paths, *told]))
 
     def importance(self, client: Client, before: State, w: State) -> dict[str, float]:
         """beta * own + (1 - beta) * common, by path. Own: g * lr g; common: (w - before)^2 / lr."""

@@ -10,7 +10,7 @@ Deviation: the classifier is the model's fusion and head, trained with all modal
 Deviation: the owner of the public windows trains the classifier, on the encoders that it got, and
     sends it; in the paper the server does, on the new ones. In a graph only neighbours hear of it.
 Deviation: means go by the windows that have the modality; in the code all clients have as many.
-Deviation: BatchNorm statistics stay with their client, also those of the fusion: its windows pass
+Deviation: BatchNorm statistics are those of `buffers`, also of the fusion: a client's windows pass
     the common classifier while the autoencoders train.
 Deviation: the deep canonically correlated autoencoder (DCCAE), the paper's other one, is left out.
 """
@@ -38,15 +38,15 @@ from communis.core import (
     Task,
     modality_of,
 )
-from communis.local import Recipe
 from communis.methods.fedavg import Down, Server, Up
 from communis.models.network import MLP
 from communis.replies import Replies, presence
+from communis.sharing import Sharing, sound
 from communis.state import State
 
 
 @dataclass(frozen=True)
-class FedIoT(Recipe, Method[Server, State, Down, Up]):
+class FedIoT(Sharing, Method[Server, State, Down, Up]):
     """Autoencoders learn from everybody's windows without labels, a classifier on their codes from
     the windows of one client that are public."""
 
@@ -70,13 +70,13 @@ class FedIoT(Recipe, Method[Server, State, Down, Up]):
             model.unimodal[m] = MLP((size, self.hidden, prod(model.shapes[m])))
 
     def start_server(self, fleet: FleetView) -> Server:
-        return Server(w=fleet.params)
+        return Server(w=self.initial(fleet))
 
     def start_client(self, client: Client) -> State:
-        return State.buffers(client.model)
+        return self.keep(client)
 
     def down(self, server: Server, card: Card) -> Down:
-        return Down(w=server.w.pick(card.params))
+        return Down(w=server.w.pick(card.shapes))
 
     def adopt(self, client: Client, state: State, down: Down) -> State:
         (state | down.w).load_into(client.model)
@@ -99,7 +99,8 @@ class FedIoT(Recipe, Method[Server, State, Down, Up]):
             loss=lambda output, batch: _reconstructed(client.model, output, batch, self.cross),
             paths=autoencoders,
         )
-        return State.buffers(client.model), Up(w=State.of(client.model, autoencoders) | sent)
+        told = self.statistics(client.card)
+        return self.keep(client), Up(w=self.send(client).pick([*autoencoders, *told]) | sent)
 
     def vet(self, card: Card, up: Up) -> None:
         autoencoders, classifier = _parts(card)
@@ -108,7 +109,7 @@ class FedIoT(Recipe, Method[Server, State, Down, Up]):
             raise CommunisError("w must hold all autoencoders, and a whole classifier or none")
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
-        return Server(w=server.w | ups.mean(lambda up: up.w, by=self.weight))
+        return Server(w=server.w | sound(ups.mean(lambda up: up.w, by=self.weight)))
 
     def weight(self, card: Card, path: str) -> float:
         return presence(card, path) * (self.alpha if len(card.modalities) > 1 else 1)

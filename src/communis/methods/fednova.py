@@ -4,6 +4,7 @@ https://arxiv.org/abs/2007.07481
 Names follow the paper: x the model, d_i the normalised update, a_1 = |a_i|_1 the accumulated weight
 of the local gradients.
 Deviation: the proximal and server-momentum variants are not offered.
+Deviation: BatchNorm's statistics, if they are averaged, are not normalised: their plain mean.
 Deviation: p_i and tau_eff are taken per path over the participating clients that own it.
 """
 
@@ -14,8 +15,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from communis.core import Card, Client, CommunisError, FleetView, Method
-from communis.local import Recipe
 from communis.replies import Replies, samples
+from communis.sharing import Sharing, is_statistic, sound
 from communis.state import State
 
 MOST = 1e9  # |a_i|_1 that a client may report
@@ -33,12 +34,12 @@ class Down:
 
 @dataclass(frozen=True)
 class Up:
-    d: State  # (x - x_i) / |a_i|_1, the learning rate included
+    d: State  # (x - x_i) / |a_i|_1, the learning rate included; of statistics x - x_i
     a_1: float  # |a_i|_1
 
 
 @dataclass(frozen=True)
-class FedNova(Recipe, Method[Server, State, Down, Up]):
+class FedNova(Sharing, Method[Server, State, Down, Up]):
     """Clients that take more local steps no longer pull the mean towards their own optimum."""
 
     def __post_init__(self) -> None:
@@ -50,13 +51,13 @@ class FedNova(Recipe, Method[Server, State, Down, Up]):
             )
 
     def start_server(self, fleet: FleetView) -> Server:
-        return Server(x=fleet.params)
+        return Server(x=self.initial(fleet))
 
     def start_client(self, client: Client) -> State:
-        return State.buffers(client.model)
+        return self.keep(client)
 
     def down(self, server: Server, card: Card) -> Down:
-        return Down(x=server.x.pick(card.params))
+        return Down(x=server.x.pick(card.shapes))
 
     def adopt(self, client: Client, state: State, down: Down) -> State:
         (state | down.x).load_into(client.model)
@@ -64,7 +65,9 @@ class FedNova(Recipe, Method[Server, State, Down, Up]):
 
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
         a_1 = self.weight(max(1, self.train(client).steps))
-        return State.buffers(client.model), Up(d=(down.x - State.of(client.model)) / a_1, a_1=a_1)
+        change = down.x - self.send(client)
+        d = State({p: t if is_statistic(p) else t / a_1 for p, t in change.items()})
+        return self.keep(client), Up(d=d, a_1=a_1)
 
     def weight(self, tau: int) -> float:
         """|a_i|_1 after tau steps of SGD with momentum rho: [tau - rho (1 - rho^tau) / (1 - rho)] /
@@ -83,9 +86,10 @@ class FedNova(Recipe, Method[Server, State, Down, Up]):
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         d = ups.mean(lambda up: up.d, by=samples)  # sum_i p_i d_i
         tau_eff = ups.mean(_a_1, by=samples)  # sum_i p_i |a_i|_1
-        return Server(x=server.x - d * tau_eff)
+        return Server(x=sound(server.x - d * tau_eff))
 
 
 def _a_1(up: Up) -> State:
-    """|a_i|_1 at every path, so that its mean too runs over the path's owners."""
-    return up.d.map(lambda _: torch.tensor(up.a_1))
+    """|a_i|_1 at every path, so that its mean too runs over the path's owners; 1 for statistics,
+    which take no steps."""
+    return State({p: torch.tensor(1.0 if is_statistic(p) else up.a_1) for p in up.d})

@@ -3,6 +3,7 @@ https://arxiv.org/abs/2003.00295
 
 Names follow the paper: x the model, Delta the pseudo-gradient, m and v its moments, tau the
 adaptivity.
+Deviation: BatchNorm's statistics, if they are averaged, take no adaptive step: their plain mean.
 Deviation: a path that nobody in the cohort owns keeps x, m and v. FedAdagrad is not offered.
 """
 
@@ -14,8 +15,8 @@ from typing import Literal
 import torch
 
 from communis.core import Card, Client, CommunisError, FleetView, Method
-from communis.local import Recipe
 from communis.replies import Replies, uniform
+from communis.sharing import Sharing, sound
 from communis.state import State
 
 
@@ -37,7 +38,7 @@ class Up:
 
 
 @dataclass(frozen=True)
-class FedOpt(Recipe, Method[Server, State, Down, Up]):
+class FedOpt(Sharing, Method[Server, State, Down, Up]):
     """The server treats the mean client update as a gradient and takes an adaptive step with it."""
 
     server: Literal["adam", "yogi"] = "adam"  # the server's optimiser
@@ -54,13 +55,13 @@ class FedOpt(Recipe, Method[Server, State, Down, Up]):
 
     def start_server(self, fleet: FleetView) -> Server:
         zeros = fleet.params.zeros()
-        return Server(x=fleet.params, m=zeros, v=zeros + self.tau**2)  # v_{-1} >= tau^2
+        return Server(self.initial(fleet), m=zeros, v=zeros + self.tau**2)  # v_{-1} >= tau^2
 
     def start_client(self, client: Client) -> State:
-        return State.buffers(client.model)
+        return self.keep(client)
 
     def down(self, server: Server, card: Card) -> Down:
-        return Down(x=server.x.pick(card.params))
+        return Down(x=server.x.pick(card.shapes))
 
     def adopt(self, client: Client, state: State, down: Down) -> State:
         (state | down.x).load_into(client.model)
@@ -68,10 +69,12 @@ class FedOpt(Recipe, Method[Server, State, Down, Up]):
 
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
         self.train(client)
-        return State.buffers(client.model), Up(Delta=State.of(client.model) - down.x)
+        return self.keep(client), Up(Delta=self.send(client) - down.x)
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
-        Delta = ups.mean(lambda up: up.Delta, by=uniform)
+        heard = ups.mean(lambda up: up.Delta, by=uniform)
+        Delta = heard.pick(server.m)
+        told = heard.pick(path for path in heard if path not in server.m)
         m = server.m.pick(Delta) * self.beta1 + Delta * (1 - self.beta1)
         square = Delta * Delta
         if self.server == "adam":
@@ -79,5 +82,5 @@ class FedOpt(Recipe, Method[Server, State, Down, Up]):
         else:
             sign = (server.v.pick(Delta) - square).map(torch.sign)
             v = server.v.pick(Delta) - square * sign * (1 - self.beta2)
-        x = server.x + m / (v.map(torch.sqrt) + self.tau) * self.lr_server
-        return Server(x=x, m=server.m | m, v=server.v | v)
+        x = server.x + m / (v.map(torch.sqrt) + self.tau) * self.lr_server + told
+        return Server(x=sound(x), m=server.m | m, v=server.v | v)

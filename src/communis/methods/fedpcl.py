@@ -12,7 +12,8 @@ Deviation: in its first round a client contrasts with the prototypes of its own 
     the authors' code nothing is learnt before all clients have sent some.
 Deviation: a class that nobody has is in no denominator; without any other class there is no
     contrast.
-Beyond the paper: who sits out is represented by its last prototypes.
+Beyond the paper: who sits out is represented by its last prototypes. `exchange = false` is the
+    control: the same loss, with the client's own prototypes as mean and as everybody's.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class FedPCL(Recipe, Method[Library, Private, Down, Up]):
     head is not used. Any mix of models with one embedding size."""
 
     tau: float = 0.07  # temperature of the contrasts and of the prediction
+    exchange: bool = True  # False: prototypes are the client's own of its last round, none travel
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -7,8 +7,9 @@ Deviation: Equation 6 divides the sample-weighted mean by the number of clients 
 would shrink prototypes; we
     take the sample-weighted mean itself. It travels as sums and counts, which add up.
 Deviation: a class nobody in the cohort has keeps its last prototype; one without any has no pull.
-Deviation: the regulariser is the squared distance of each sample's embedding to its class
-prototype, averaged over dimensions.
+Deviation: the paper's Equation 7 leaves the distance open and takes L2 as an example; its authors'
+    code (yuetan031/FedProto) has the mean of squares over samples and dimensions, as here
+    (`distance`). By the squared norm lam counts as many times as there are dimensions.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ class FedProto(Recipe, Method[Server, Private, Down, Up]):
     size."""
 
     lam: float = 1.0  # weight of the distance to the prototypes
+    distance: Literal["mean", "sum"] = "mean"  # squares, over dimensions; sum: the squared norm
     inference: Literal["head", "prototype"] = "head"  # by head or by the nearest prototype
+    exchange: bool = True  # False: prototypes are the client's own of its last round, none travel
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,7 +89,8 @@ class FedProto(Recipe, Method[Server, Private, Down, Up]):
         def loss(output: Output, batch: Batch) -> Tensor:
             y = client.task.labels(batch.target)
             known = (down.n[y] > 0).float()  # classes that some client has sent
-            distance = (output.embedding - down.C[y]).square().mean(1)
+            squares = (output.embedding - down.C[y]).square()
+            distance = squares.mean(1) if self.distance == "mean" else squares.sum(1)
             regulariser = (known * distance).mean()
             task = client.task.loss(output.prediction, batch.target)
             return task + self.lam * regulariser  # Equation 7

@@ -35,10 +35,10 @@ from communis.core import (
     Task,
     modality_of,
 )
-from communis.local import Recipe
 from communis.methods.fedavg import Up
 from communis.models.network import MLP
 from communis.replies import Replies, presence, uniform
+from communis.sharing import Sharing, sound
 from communis.state import State
 
 
@@ -62,7 +62,7 @@ class Down:
 
 
 @dataclass(frozen=True)
-class Harmony(Recipe, Method[Server, Private, Down, Up]):
+class Harmony(Sharing, Method[Server, Private, Down, Up]):
     """First every modality is learnt by itself, federated; then every client fuses its own."""
 
     partial: ClassVar[bool] = True  # in stage 2 nothing is sent
@@ -82,18 +82,18 @@ class Harmony(Recipe, Method[Server, Private, Down, Up]):
         for m, size in model.feature_sizes.items():
             model.unimodal[m] = MLP((size, task.outputs))
 
-    def sends(self, card: Card) -> list[str]:
-        return modality_wise(card.params)
+    def shares(self, path: str) -> bool:
+        return bool(modality_of(path))
 
     def start_server(self, fleet: FleetView) -> Server:
-        w = fleet.params.pick(modality_wise(fleet.params))
+        w = self.initial(fleet)
         return Server(w, rounds=0, served=torch.zeros(len(fleet.cards), dtype=torch.bool))
 
     def start_client(self, client: Client) -> Private:
         return Private(State.all(client.model), fuses=False)
 
     def down(self, server: Server, card: Card) -> Down:
-        wanted = () if server.served[card.id] else card.params
+        wanted = () if server.served[card.id] else card.shapes
         return Down(server.w.pick(wanted), stage2=server.rounds >= self.stage1)
 
     def adopt(self, client: Client, state: Private, down: Down) -> Private:
@@ -110,14 +110,14 @@ class Harmony(Recipe, Method[Server, Private, Down, Up]):
             self.train(
                 client, loss=lambda out, batch: unimodal_loss(client, out, batch), paths=wise
             )
-        model = State.all(client.model)
-        return Private(model, down.stage2), Up(State() if down.stage2 else model.pick(wise))
+        sent = self.send(client)
+        return Private(State.all(client.model), down.stage2), Up(State() if down.stage2 else sent)
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         served = server.served.clone()  # who answered is all that is read of single messages
         served[[card.id for card, _ in ups.each()]] = server.rounds >= self.stage1
         means = ups.mean(lambda up: up.w, by=uniform if self.uniform else presence)
-        w = server.w | means if server.rounds < self.stage1 else server.w
+        w = server.w | sound(means) if server.rounds < self.stage1 else server.w
         return Server(w, server.rounds + 1, served)
 
     def predict(self, client: Client, state: Private, batch: Batch) -> Tensor:

@@ -27,6 +27,7 @@ from torch import Tensor
 from communis.core import Card, Client, CommunisError, FleetView, Method
 from communis.methods.fedavg import Averaging
 from communis.replies import Replies, samples, uniform
+from communis.sharing import sound
 from communis.state import State
 
 Shape = tuple[int, ...]
@@ -65,10 +66,10 @@ class HeLoRA(Averaging, Method[Server, State, Down, Up]):
             raise CommunisError("helora knows no ema of LoRA slices: set ema = 'none'")
 
     def sends(self, card: Card) -> list[str]:
-        return [path for path in self.shared(card.params) if rank_axis(path) < 0]
+        return [path for path in self.travels(card) if rank_axis(path) < 0]
 
     def start_server(self, fleet: FleetView) -> Server:
-        w = fleet.params.pick(self.shared(fleet.params))
+        w = self.initial(fleet)
         rho = max((w[path].shape[rank_axis(path)] for path in lora_of(w)), default=0)
         seconds = [fleet.pace(card).forward for card in fleet.cards]
         r = [self.rank(rho, own / min(seconds)) for own in seconds]
@@ -82,7 +83,7 @@ class HeLoRA(Averaging, Method[Server, State, Down, Up]):
         return self.keep(client)
 
     def down(self, server: Server, card: Card) -> Down:
-        w, r = server.w.pick(card.params), int(server.r[card.id])
+        w, r = server.w.pick(card.shapes), int(server.r[card.id])
         lora = {path: first(w[path], at_rank(r, path, w[path].shape)) for path in lora_of(w)}
         return Down(w=w.pick(self.sends(card)), lora=lora)
 
@@ -114,7 +115,7 @@ class HeLoRA(Averaging, Method[Server, State, Down, Up]):
         shapes = {path: tuple(t.shape) for path, t in server.w.items()}
         by = uniform if self.uniform else samples
         mean = ups.mean(lambda up: up.w | padded(up.lora, shapes), by=by)
-        return Server(w=server.w | mean, r=server.r)
+        return Server(w=server.w | sound(mean), r=server.r)
 
 
 def rank_axis(path: str) -> int:

@@ -2,6 +2,8 @@
 https://arxiv.org/abs/1910.06378
 
 Names follow the paper: x global model, y local model, c and c_i control variates, N clients.
+Deviation: BatchNorm's statistics, if they are averaged, have control variates that stay zero (they
+    travel all the same) and no eta_g: their plain mean.
 Deviation: |S| and N are counted per parameter path, so clients may lack modalities; N counts the
     whole fleet, on a graph too.
 """
@@ -13,8 +15,8 @@ from dataclasses import dataclass
 import torch
 
 from communis.core import Card, Client, CommunisError, FleetView, Method, Model
-from communis.local import Recipe
 from communis.replies import Replies, uniform
+from communis.sharing import Sharing, is_statistic, sound
 from communis.state import State
 
 
@@ -44,7 +46,7 @@ class Up:
 
 
 @dataclass(frozen=True)
-class Scaffold(Recipe, Method[Server, Private, Down, Up]):
+class Scaffold(Sharing, Method[Server, Private, Down, Up]):
     """Control variates take the client drift out of every local step. Twice the bytes of FedAvg."""
 
     lr_server: float = 1.0  # eta_g, the server's learning rate
@@ -60,14 +62,16 @@ class Scaffold(Recipe, Method[Server, Private, Down, Up]):
             raise CommunisError(f"scaffold needs lr_server > 0, got {self.lr_server}")
 
     def start_server(self, fleet: FleetView) -> Server:
-        N = State({path: torch.tensor(float(max(1, fleet.holders(path)))) for path in fleet.params})
-        return Server(x=fleet.params, c=fleet.params.zeros(), N=N)
+        x = self.initial(fleet)
+        N = State({path: torch.tensor(float(max(1, fleet.holders(path)))) for path in x})
+        return Server(x=x, c=x.zeros(), N=N)
 
     def start_client(self, client: Client) -> Private:
-        return Private(c_i=State.of(client.model).zeros(), buffers=State.buffers(client.model))
+        travelling = State.of(client.model, self.travels(client.card))
+        return Private(c_i=travelling.zeros(), buffers=self.keep(client))
 
     def down(self, server: Server, card: Card) -> Down:
-        return Down(x=server.x.pick(card.params), c=server.c.pick(card.params))
+        return Down(x=server.x.pick(card.shapes), c=server.c.pick(card.shapes))
 
     def adopt(self, client: Client, state: Private, down: Down) -> Private:
         (state.buffers | down.x).load_into(client.model)
@@ -82,14 +86,16 @@ class Scaffold(Recipe, Method[Server, Private, Down, Up]):
                     p.grad.add_(down.c[path] - c_i[path])
 
         done = self.train(client, adjust=adjust)
-        y = State.of(client.model)
+        y = self.send(client)
         c_new = c_i
         if done.steps:
-            c_new = c_i - down.c + (down.x - y) / (done.steps * self.lr)  # line 12
+            moved = (down.x - y).pick(client.card.params)
+            c_new = c_i - down.c + moved / (done.steps * self.lr)  # line 12
         up = Up(dy=y - down.x, dc=c_new - c_i)  # line 13
-        return Private(c_new, State.buffers(client.model)), up
+        return Private(c_new, self.keep(client)), up
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         dx = ups.mean(lambda up: up.dy, by=uniform)  # line 16: 1/|S|
         dc = ups.sum(lambda up: up.dc) / server.N  # line 17: |S|/N of the mean
-        return Server(x=server.x + dx * self.lr_server, c=server.c + dc, N=server.N)
+        eta_g = State({p: torch.tensor(1.0 if is_statistic(p) else self.lr_server) for p in dx})
+        return Server(x=sound(server.x + dx * eta_g), c=server.c + dc, N=server.N)

@@ -82,11 +82,11 @@ class Umeda(Averaging, Method[Server, Private, Down, Up]):
             raise CommunisError('umeda: consensus = "fedavg" has no block: set upload = "full"')
 
     def sends(self, card: Card) -> list[str]:
-        return [path for path in self.shared(card.params) if not ops.is_operator(path)]
+        return [path for path in self.travels(card) if not ops.is_operator(path)]
 
     def start_server(self, fleet: FleetView) -> Server:
         theta = State({p: t for p, t in fleet.params.items() if ops.is_operator(p)})
-        w = State({p: t for p, t in fleet.params.items() if self.shares(p) and p not in theta})
+        w = State({p: t for p, t in self.initial(fleet).items() if p not in theta})
         known = self._agreement.start(theta, fleet.streams.number("diffusion"))
         return Server(**vars(known), w=w)
 
@@ -95,7 +95,7 @@ class Umeda(Averaging, Method[Server, Private, Down, Up]):
 
     def down(self, server: Server, card: Card) -> Down:
         parts = (server.w, server.theta, server.u, server.v)
-        w, theta, u, v = (part.pick(card.params) for part in parts)
+        w, theta, u, v = (part.pick(card.shapes) for part in parts)
         return Down(w, theta, u, v, self.upload == "full" and server.round < self.warmup)
 
     def adopt(self, client: Client, state: Private, down: Down) -> Private:
@@ -113,7 +113,7 @@ class Umeda(Averaging, Method[Server, Private, Down, Up]):
         if self.consensus == "topr_average" and not down.warm:
             rest = change - ops.lifted(cores, down.u, down.v)
         sent = theta - rest if self.upload == "full" else ops.named(cores)
-        w = State.of(client.model, self.sends(client.card))
+        w = self.send(client).pick(self.sends(client.card))
         return Private(self.keep(client), rest), Up(w, sent)
 
     def vet(self, card: Card, up: Up) -> None:

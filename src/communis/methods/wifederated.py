@@ -31,6 +31,7 @@ class WiFederated(FedAvg):
 
     def prepare(self, client: Client, state: State) -> State:
         """Trains as the client would in the next round, for `tune` epochs, whatever max_steps is;
-        BatchNorm statistics follow."""
+        BatchNorm statistics follow, or are estimated anew afterwards."""
         replace(self, max_steps=0).train(replace(client, round=client.round + 1), epochs=self.tune)
+        super().prepare(client, state)
         return state

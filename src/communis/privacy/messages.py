@@ -21,7 +21,7 @@ def blank(kind: Any, card: Card, paths: Collection[str]) -> dict[str, Tensor]:
         if inner is State and sizes:
             flat |= {f"{name}/{m}": torch.zeros(extent(sizes, card)) for m in card.modalities}
         elif inner is State:
-            flat |= {f"{name}/{path}": torch.zeros(card.params[path]) for path in paths}
+            flat |= {f"{name}/{path}": torch.zeros(card.shapes[path]) for path in paths}
         elif inner is Tensor and sizes:
             flat[name] = torch.zeros(extent(sizes, card))
         elif inner in SCALARS:

@@ -127,7 +127,7 @@ class Watch:
     def __init__(self, canaries: Canaries, cards: Sequence[Card], start: Mapping[str, Tensor]):
         self._canaries, self._cards, self._last = canaries, cards, start
         trainers = [card for card in cards if card.samples]
-        self._holders = {path: sum(path in card.params for card in trainers) for path in start}
+        self._holders = {path: sum(path in card.shapes for card in trainers) for path in start}
         self._echoes: list[list[float]] = []  # by round and canary
 
     def look(self, now: Mapping[str, Tensor]) -> None:
@@ -135,7 +135,7 @@ class Watch:
         first, count = self._canaries.first, self._canaries.count
         heard = []
         for card in self._cards[first : first + count]:
-            own = {key: t for key, t in change.items() if key[2:] in card.params}
+            own = {key: t for key, t in change.items() if key[2:] in card.shapes}
             heard.append(self._canaries.echo(card.id, own))
         self._echoes.append(heard)
         self._last = now

@@ -68,7 +68,7 @@ def consensus(runs: Sequence[Finished], shades: Mapping[str, str]) -> str:
 def topology(run: Finished) -> Mapping[str, Any]:
     """The graph as it was written down; empty for a star and in old folders."""
     found: Mapping[str, Any] = run.fleet.get("topology", {})
-    return found if found.get("kind", "star") != "star" else {}
+    return found if found.get("kind", "star") not in ("star", "apart") else {}
 
 
 def _about(runs: Sequence[Finished], there: Sequence[Finished]) -> str:

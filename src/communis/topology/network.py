@@ -133,6 +133,17 @@ class Graph:
         return found if count else []
 
 
+@dataclass(frozen=True)
+class Apart(Graph):
+    """Every client hears itself alone: where a method exchanges nothing. It is no graph that fell
+    apart, so nothing is drawn or warned of."""
+
+    edges: Edges = ()
+
+    def describe(self, clients: int) -> dict[str, Any]:
+        return super().describe(clients) | {"kind": "apart", "parts": []}
+
+
 def _among(cohort: Sequence[int], clients: list[int]) -> list[int]:
     """Those of the clients that are in the cohort, which is in client order. In a large fleet with
     few neighbours each, searching is quicker than going through everybody."""

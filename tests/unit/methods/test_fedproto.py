@@ -77,6 +77,18 @@ def test_two_rounds_by_hand() -> None:
     assert apart(game.models[0], plain.models[0]) > 1e-4  # the regulariser is seen
 
 
+def test_distance() -> None:
+    """The squared norm is the mean of squares times the six dimensions of the embedding."""
+    mean = play(mixed(), FedProto(lr=0.3, lam=6.0), rounds=2)
+    norm = play(mixed(), FedProto(lr=0.3, lam=1.0, distance="sum"), rounds=2)
+    weak = play(mixed(), FedProto(lr=0.3, lam=1.0), rounds=2)
+    for i in range(3):
+        assert near(norm.states[i].model, mean.states[i].model)
+        assert apart(norm.states[i].model, weak.states[i].model) > 1e-3
+    with pytest.raises(CommunisError, match="distance must be one of 'mean', 'sum'"):
+        FedProto(distance="l1")  # type: ignore[arg-type]
+
+
 def test_server_step() -> None:
     """On paper. Class 0: sums 2 + 4 and 6 + 0 over 1 + 2 samples, so (2, 2). Class 1: only the
     first client, (3, 9) / 3. Class 2: nobody, so the old prototype and its count stay."""

@@ -143,6 +143,67 @@ def test_two_rounds_by_hand(kind: Architecture) -> None:
         assert apart(game.server.w, other.server.w) > 1e-4
 
 
+def test_the_contrast_of_several_sensors() -> None:
+    """A sum over sensors: with two of them the mean is half of it; with one they are the same."""
+    whole = fleet(TARGETS, models=(SMALL,))
+    single = fleet(TARGETS, suites=[("a",)] * 3, models=(SMALL,))
+    for made, weight in ((whole, 1.0), (single, 0.5)):
+        means = PmcmFL(lr=0.3, contrast=1.0, reduce="mean")
+        halves = play(made, PmcmFL(lr=0.3, contrast=0.5), rounds=2)
+        found = play(made, PmcmFL(lr=0.3, contrast=weight, reduce="mean"), rounds=2)
+        assert near(found.server.w, halves.server.w)
+        full = play(made, PmcmFL(lr=0.3, contrast=1.0), rounds=2)
+        assert apart(full.server.w, halves.server.w) > 1e-4
+        assert near(play(made, means, rounds=2).server.w, full.server.w) == (made is single)
+
+
+def test_sensors_never_owned_are_not_filled() -> None:
+    """With fill = "own" a client whose windows lack nothing trains as without masks; its labels
+    reach its inputs by no prototype of a sensor that it does not have."""
+    made, settings = fleet(TARGETS, MIXED, models=(ATTENTION,)), {"lr": 0.3, "contrast": 0.0}
+    plain = play(made, FedAvg(lr=0.3), rounds=3)
+    own = play(made, PmcmFL(**settings, fill="own"), rounds=3)
+    filled = play(made, PmcmFL(**settings), rounds=3)
+    assert near(own.server.w, plain.server.w)
+    assert apart(filled.server.w, plain.server.w) > 1e-4
+    client, state, _ = own.receive(1, 4)
+    said = own.method.views(client, state, whole(client))
+    assert torch.equal(said[""], said["unmasked"])
+
+
+@FUSIONS
+def test_own_library(kind: Architecture) -> None:
+    """The control: no prototype travels, and each client has those of its own windows."""
+    game = play(gappy(kind), PmcmFL(lr=0.3, library="own"), rounds=2)
+    for i, up in game.ups[1].items():
+        assert not up.sums
+        assert not up.counts
+        assert not game.downs[1][i].C
+        assert sorted(game.states[i].C) == sorted(game.bound.cards[i].modalities)
+    first, _ = starting(game, 1)
+    labels = whole(first).target
+    assert game.states[1].n["a"].tolist() == [int((labels == c).sum()) for c in range(3)]
+    fleetwide = play(gappy(kind), PmcmFL(lr=0.3), rounds=2)
+    plain = play(gappy(kind), FedAvg(lr=0.3), rounds=2)
+    assert apart(game.server.w, fleetwide.server.w) > 1e-4
+    assert apart(game.server.w, plain.server.w) > 1e-4
+    run = ran(gappy(kind, held_out=2), PmcmFL(lr=0.3, library="own"), rounds=2, eval_every=1)
+    assert not any(record.refused for record in run.history)
+    assert {r.bytes_up for r in run.history} == {4 * owned(run)}
+    assert {r.bytes_down for r in run.history} == {4 * owned(run)}
+
+
+def test_prototypes_are_sent_by_the_setting_alone() -> None:
+    bound = gappy().bind(PmcmFL())
+    up = play(gappy(), PmcmFL()).ups[0][0]
+    with pytest.raises(CommunisError, match=r"with library = 'own' expected \[\]"):
+        PmcmFL(library="own").vet(bound.cards[0], up)
+    with pytest.raises(CommunisError, match="with library = 'fleet' expected"):
+        PmcmFL().vet(bound.cards[0], Up(up.w, State(), State()))
+    with pytest.raises(CommunisError, match="with library = 'fleet' expected"):
+        PmcmFL().vet(bound.cards[0], Up(up.w, up.sums, State()))
+
+
 @pytest.mark.parametrize("kind", [SMALL, ATTENTION, NORMED])
 def test_library_is_the_pooled_class_mean(kind: Architecture) -> None:
     """Over all windows that have a modality, whoever owns them, with the trained models in
@@ -303,7 +364,7 @@ def test_present_features_keep_their_bits_and_gradients() -> None:
     client, state, _ = game.receive(0, 2)
     batch = whole(client)
     output = client.model(batch)
-    result = masked(client, output, batch, state, F.one_hot(batch.target, 3))
+    result = masked(client, output, batch, state, F.one_hot(batch.target, 3), ["a", "b"])
     for m, there in batch.present.items():
         assert torch.equal(result.features[m][there], output.features[m][there])
         assert torch.equal(result.features[m][~there], state.C[m][batch.target[~there]])
@@ -386,7 +447,6 @@ def test_refuses_the_wrong_modalities_and_shapes() -> None:
     theirs = game.ups[0][0]
     cases = {
         "sums/b is not a modality of client 1": Up(up.w, theirs.sums, up.counts),
-        "counts/a is missing": Up(up.w, up.sums, State()),
         r"sums/a has shape \(3, 7\)": Up(up.w, up.sums.map(lambda t: t[:, 1:]), up.counts),
         "counts/a is torch.int64": Up(up.w, up.sums, up.counts.map(Tensor.long)),
     }

@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from communis import Batch, CommunisError, Model, State
+from communis import Batch, CommunisError, Model, State, sharing
 from communis.core import modality_of
-from communis.methods import unifl
 from communis.methods.fedavg import FedAvg
-from communis.methods.unifl import Networks, UniFL, recalibrate
+from communis.methods.harmony import unimodal_loss
+from communis.methods.unifl import UniFL
 from communis.models.zoo import Architecture
 from communis.tasks import Localisation
 from communis.wire import flatten
@@ -128,23 +128,23 @@ def test_the_models_own_fusion_and_head_are_not_used() -> None:
         assert not paths(game.downs[1][i]) & set(unused)
 
 
-@pytest.mark.parametrize("norms", ["private", "recalibrated"])
-def test_bytes(norms: Any) -> None:
+@pytest.mark.parametrize("buffers", ["private", "recalibrate"])
+def test_bytes(buffers: Any) -> None:
     """4 |w_m| for every modality that a client holds, both ways."""
-    run = ran(mixed(models=(NORMED,)), UniFL(norms=norms), rounds=2)
+    run = ran(mixed(models=(NORMED,)), UniFL(buffers=buffers), rounds=2)
     by_hand = 4 * owned(run, lambda path: bool(modality_of(path)))
     assert {r.bytes_up for r in run.history} == {r.bytes_down for r in run.history} == {by_hand}
     whole = 4 * owned(run)
     assert by_hand < whole
 
 
-def test_bytes_with_shared_statistics() -> None:
+def test_bytes_with_averaged_statistics() -> None:
     """Means and variances of norm1 (4 channels) and norm2 (8) per modality: 24 numbers for each of
-    four held modalities. Down from the second round."""
-    run = ran(mixed(models=(NORMED,)), UniFL(norms="shared"), rounds=2)
-    by_hand = 4 * owned(run, lambda path: bool(modality_of(path)))
-    assert [r.bytes_up for r in run.history] == [by_hand + 4 * 4 * 24] * 2
-    assert [r.bytes_down for r in run.history] == [by_hand, by_hand + 4 * 4 * 24]
+    four held modalities, both ways."""
+    run = ran(mixed(models=(NORMED,)), UniFL(buffers="average"), rounds=2)
+    by_hand = 4 * owned(run, lambda path: bool(modality_of(path))) + 4 * 4 * 24
+    assert [r.bytes_up for r in run.history] == [by_hand] * 2
+    assert [r.bytes_down for r in run.history] == [by_hand] * 2
     assert not any(record.refused for record in run.history)
 
 
@@ -168,25 +168,26 @@ def statistics(found: Values) -> Values:
 def test_statistics_change_predictions_not_training() -> None:
     """Training goes by the statistics of batches: the server's weights are the same bits."""
     games = {
-        norms: play(mixed(models=(NORMED,)), UniFL(lr=0.3, norms=norms), rounds=3)
-        for norms in ("private", "shared", "recalibrated")
+        buffers: play(mixed(models=(NORMED,)), UniFL(lr=0.3, buffers=buffers), rounds=3)
+        for buffers in ("private", "average", "recalibrate")
     }
-    buffers = {}
-    for norms, game in games.items():
-        assert same(game.server.w, games["private"].server.w)
+    found = {}
+    for buffers, game in games.items():
+        weights = {k: t for k, t in game.server.w.items() if k in game.bound.params}
+        assert same(weights, games["private"].server.w)
         client, state, _ = game.receive(0, 4)
         game.method.prepare(client, state)
-        buffers[norms] = statistics(State.buffers(client.model))
-    assert apart(buffers["private"], buffers["shared"]) > 1e-3
-    assert apart(buffers["private"], buffers["recalibrated"]) > 1e-3
-    assert apart(buffers["shared"], buffers["recalibrated"]) > 1e-3
+        found[buffers] = statistics(State.buffers(client.model))
+    assert apart(found["private"], found["average"]) > 1e-3
+    assert apart(found["private"], found["recalibrate"]) > 1e-3
+    assert apart(found["average"], found["recalibrate"]) > 1e-3
 
 
 def test_private_statistics() -> None:
     game = play(mixed(models=(NORMED,)), UniFL(lr=0.3), rounds=2)
     client, _, down = game.receive(0, 3)
-    assert not down.norms
-    assert not game.server.norms
+    assert not statistics(down.w)
+    assert not statistics(game.server.w)
     assert same(State.buffers(client.model), kept(game))
 
 
@@ -194,17 +195,17 @@ def kept(game: Game) -> Values:
     return {k: t for k, t in game.states[0].items() if k not in game.bound.params}
 
 
-def test_shared_statistics() -> None:
+def test_averaged_statistics() -> None:
     """The mean over holders, weighted by the windows that have the modality; no counters."""
-    game = play(mixed(models=(NORMED,)), UniFL(lr=0.3, norms="shared"))
+    game = play(mixed(models=(NORMED,)), UniFL(lr=0.3, buffers="average"))
     own = [statistics(networks(game.states[i])) for i in range(3)]
     a = {k: 0.4 * t + 0.6 * own[1][k] for k, t in own[0].items() if modality_of(k) == "a"}
     b = {k: (2 * t + own[2][k]) / 3 for k, t in own[0].items() if modality_of(k) == "b"}
-    assert near(game.server.norms, a | b)
+    assert near(statistics(game.server.w), a | b)
     assert apart(own[0], own[1]) > 1e-3
     for i, expected in enumerate((a | b, a, b)):
         client, _, down = game.receive(i, 2)
-        assert near(down.norms, expected)
+        assert near(statistics(down.w), expected)
         assert near(statistics(networks(State.buffers(client.model))), expected)
 
 
@@ -223,7 +224,7 @@ def by_hand(model: Model, m: str, x: Tensor) -> tuple[Tensor, Tensor]:
 def test_recalibrated_statistics() -> None:
     """Those of the client's training windows, with the weights that came down, whatever it had.
     Estimated once, before predictions."""
-    game = play(mixed(models=(NORMED,)), UniFL(lr=0.3, norms="recalibrated"), rounds=2)
+    game = play(mixed(models=(NORMED,)), UniFL(lr=0.3, buffers="recalibrate"), rounds=2)
     found = []
     for state in (game.states[0], game.states[0].map(torch.ones_like)):
         client = game.bound.client(0, 3)
@@ -245,9 +246,9 @@ def test_recalibrated_statistics() -> None:
 
 def test_recalibrated_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six windows in three parts, 0 and 3, 1 and 4, 2 and 5: the mean of their statistics."""
-    monkeypatch.setattr(unifl, "PART", 2)
+    monkeypatch.setattr(sharing, "PART", 2)
     client, _ = starting(fleet(models=(NORMED,)).bind(UniFL()), 1)
-    recalibrate(client)
+    sharing.recalibrate(client, lambda b: unimodal_loss(client, client.model(b), b))
     x = client.train.batch(torch.arange(6)).inputs["a"]
     parts = [by_hand(client.model, "a", x[[i, i + 3]]) for i in range(3)]
     norm: Any = client.model.encoders["a"].norm1  # type: ignore[union-attr, index]
@@ -257,7 +258,7 @@ def test_recalibrated_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_recalibration_takes_time() -> None:
     """A pass over the training windows in every round, besides the training itself."""
-    bound = fleet(models=(NORMED,)).bind(UniFL(norms="recalibrated"))
+    bound = fleet(models=(NORMED,)).bind(UniFL(buffers="recalibrate"))
     client = replace(bound.client(1, 1, fresh=True), timed="analytic")
     method: Any = bound.method
     down = method.down(method.start_server(bound), client.card)
@@ -267,8 +268,8 @@ def test_recalibration_takes_time() -> None:
 
 
 @pytest.mark.parametrize("model", [NORMED, TEMPORAL])
-@pytest.mark.parametrize("norms", ["private", "shared", "recalibrated"])
-def test_few_windows(norms: Any, model: Architecture) -> None:
+@pytest.mark.parametrize("buffers", ["private", "average", "recalibrate"])
+def test_few_windows(buffers: Any, model: Architecture) -> None:
     """A client with one window, one without any, one whose `b` never works."""
     seen = np.array([True] * 4 + [False] * 4 + [True] * 6)
     many = fleet(
@@ -277,7 +278,7 @@ def test_few_windows(norms: Any, model: Architecture) -> None:
         held_out=1,
         present={"a": np.ones(16, bool), "b": np.r_[seen, True, True]},
     )
-    run = ran(many, UniFL(batch=2, norms=norms), rounds=2, eval_every=1)
+    run = ran(many, UniFL(batch=2, buffers=buffers), rounds=2, eval_every=1)
     assert [record.cohort for record in run.history] == [(0, 1, 2, 4)] * 2
     assert not any(record.refused for record in run.history)
     assert set(run.scores()["client"]) == {0, 1, 2, 3, 4}
@@ -288,29 +289,9 @@ def test_few_windows(norms: Any, model: Architecture) -> None:
 def test_a_whole_network_with_a_recurrent_layer() -> None:
     """The branch of a model that reads time after fusion has all of it: statistics of its layer
     are shared, too."""
-    game = play(mixed(models=(TEMPORAL,)), UniFL(norms="shared"))
-    assert "unimodal.a.fusion.shared.layer.norm.running_var" in game.server.norms
+    game = play(mixed(models=(TEMPORAL,)), UniFL(buffers="average"))
+    assert "unimodal.a.fusion.shared.layer.norm.running_var" in game.server.w
     assert "unimodal.b.fusion.shared.gru.weight_hh_l0" in game.server.w
-
-
-@pytest.mark.parametrize(
-    ("norms", "path", "value", "match"),
-    [
-        ("private", "encoders.a.norm1.running_mean", torch.zeros(4), "no BatchNorm statistic"),
-        ("shared", "encoders.a.norm1.num_batches_tracked", torch.zeros(4), "no BatchNorm"),
-        ("shared", "encoders.z.norm1.running_mean", torch.zeros(4), "no BatchNorm statistic"),
-        ("shared", "encoders.a.norm1.running_mean", torch.zeros(5), "no BatchNorm statistic"),
-        ("shared", "encoders.a.norm1.running_mean", torch.zeros(4).double(), "no BatchNorm"),
-        ("shared", "encoders.a.norm1.running_var", torch.tensor([1.0, -1, 1, 1]), "negative"),
-    ],
-)
-def test_vet(norms: Any, path: str, value: Tensor, match: str) -> None:
-    method = UniFL(norms=norms)
-    card = fleet(models=(NORMED,)).bind(method).cards[0]
-    good = {"encoders.a.norm1.running_var": torch.ones(4)} if norms == "shared" else {}
-    method.vet(card, Networks(State(), good))
-    with pytest.raises(CommunisError, match=match):
-        method.vet(card, Networks(State(), {**good, path: value}))
 
 
 def test_a_task_without_classes() -> None:
@@ -320,7 +301,7 @@ def test_a_task_without_classes() -> None:
 
 
 def test_refuses() -> None:
-    with pytest.raises(CommunisError, match="norms must be one of 'private', 'shared', 'recal"):
-        UniFL(norms="none")  # type: ignore[arg-type]
+    with pytest.raises(CommunisError, match="buffers must be one of 'private', 'average', 'recal"):
+        UniFL(buffers="none")  # type: ignore[arg-type]
     with pytest.raises(CommunisError, match="UniFL averages parameters"):
         ran(fleet(models=(SMALL, "cnn_small")), UniFL())

@@ -1,0 +1,155 @@
+"""What becomes of BatchNorm's statistics, for every method whose clients share a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from communis import CommunisError, Fleet, Plan, Run
+from communis.plugins import find
+from communis.robust.median import GeometricMedian
+from communis.sharing import Sharing, is_statistic
+from communis.topology import ring
+from communis.wire import flatten
+from tests.contract.test_methods import assert_finite, finished, numbers
+from tests.fleets import METHODS, make, mixed_fleet
+from tests.unit.methods.tiny import play
+
+SHARING = [name for name in METHODS if issubclass(find("methods", name), Sharing)]
+AVERAGING = [name for name in SHARING if name != "fedbn"]
+PLAN = Plan(rounds=3, workers=1, participation=0.7, eval_every=0)
+STEPS: dict[str, dict[str, Any]] = {  # what must not touch statistics; with ema they move slowly
+    "scaffold": {"lr_server": 0.5},
+    "fedopt": {"lr_server": 0.5},
+    "fedduet": {"ema": "none"},
+}
+
+
+def make_average(name: str) -> Any:
+    return make(name, buffers="average", **STEPS.get(name, {}))
+
+
+def told(payload: Any) -> dict[str, Tensor]:
+    """The statistics in a payload, by path; control variates are none."""
+    found = {key: t for key, t in flatten(payload).items() if is_statistic(key)}
+    return {key.partition("/")[2]: t for key, t in found.items() if key[:2] not in ("c/", "N/")}
+
+
+def test_who_shares() -> None:
+    assert {"fedavg", "scaffold", "fedopt", "fednova", "feddyn", "harmony", "unifl"} <= set(SHARING)
+    assert not {"local", "centralized", "fedproto", "fedmd"} & set(SHARING)
+
+
+@pytest.mark.parametrize("name", AVERAGING)
+def test_means_and_variances_travel_and_counters_do_not(name: str) -> None:
+    """Those of all shared layers that the client has, both ways; nothing private, no counter."""
+    game = play(mixed_fleet(), make_average(name))
+    for i, up in game.ups[0].items():
+        card = game.bound.cards[i]
+        expected = game.method.statistics(card)
+        assert len(expected) >= 4
+        for message in (game.downs[0][i], up):
+            assert sorted(told(message)) == sorted(expected)
+            assert not any("num_batches" in key or "private." in key for key in flatten(message))
+
+
+@pytest.mark.parametrize("name", AVERAGING)
+def test_the_common_statistics_are_a_mean_of_the_clients(name: str) -> None:
+    """Whatever a method does to parameters: adaptive steps, normalised ones, a server's rate."""
+    game = play(mixed_fleet(), make_average(name))
+    server, begun = told(game.server), game.bound.statistics
+    own = {i: buffers(game.states[i]) for i in game.ups[0]}
+    assert sorted(server) == sorted(game.method.statistics(game.bound))
+    for path, mean in server.items():
+        held = torch.stack([found[path] for found in own.values() if path in found])
+        assert bool((mean >= held.min(0).values - 1e-5).all()), path
+        assert bool((mean <= held.max(0).values + 1e-5).all()), path
+        assert not torch.equal(mean, begun[path])
+
+
+def buffers(state: Any) -> dict[str, Tensor]:
+    """The statistics of a client's private state, whatever field they are in."""
+    found = {key: t for key, t in flatten(state).items() if is_statistic(key)}
+    kept = {key: t for key, t in found.items() if not key.startswith(("c_i/", "w/", "g_k/"))}
+    return {key.partition("/")[2]: t for key, t in (kept or found).items()}
+
+
+@pytest.mark.parametrize("name", AVERAGING)
+def test_clients_predict_with_what_came_down(name: str) -> None:
+    game = play(mixed_fleet(), make_average(name))
+    for i in range(5):
+        client, state, down = game.receive(i, 2)
+        game.method.prepare(client, state)
+        if name == "wifederated":  # tunes the model, and statistics follow
+            continue
+        held = client.model.by_path[1]
+        assert told(down)
+        assert all(torch.equal(held[path], t) for path, t in told(down).items())
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_by_default_they_stay(name: str) -> None:
+    game = play(mixed_fleet(), make(name))
+    assert not told(game.server)
+    assert not any(told(up) for up in game.ups[0].values())
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_recalibrated_before_predictions(name: str) -> None:
+    """They are those of the client's windows with the weights that came down, whatever it had;
+    nothing is sent, and weights keep their bits."""
+    game = play(mixed_fleet(), make(name, buffers="recalibrate"), rounds=2)
+    assert not told(game.server)
+    client, state, _ = game.receive(4, 3)
+    if name == "wifederated":  # it tunes the model as well, see test_sharing
+        return
+    weights = {path: p.detach().clone() for path, p in client.model.by_path[0].items()}
+    found = []
+    for value in (7.0, 8.0):
+        for path, t in client.model.by_path[1].items():
+            if is_statistic(path):
+                t.fill_(value)
+        game.method.prepare(client, state)
+        held = {path: t.clone() for path, t in client.model.by_path[1].items()}
+        # Layers that no window reaches, as of sensors that a client lacks, keep what they have.
+        found.append({path: t for path, t in held.items() if not (t == value).all()})
+    assert sum(map(is_statistic, found[0])) >= 4
+    assert all(torch.equal(found[1][path], t) for path, t in found[0].items())
+    assert all(torch.equal(p, weights[path]) for path, p in client.model.by_path[0].items())
+
+
+@pytest.mark.parametrize("name", AVERAGING)
+def test_interrupt_and_resume(name: str, tmp_path: Path) -> None:
+    with Run(mixed_fleet(), make_average(name), PLAN, folder=tmp_path / "whole") as whole:
+        list(whole)
+    for _ in range(PLAN.rounds):
+        with Run(mixed_fleet(), make_average(name), PLAN, folder=tmp_path / "parts") as run:
+            next(iter(run))
+    assert numbers(run) == numbers(whole)
+
+
+@pytest.mark.parametrize("name", AVERAGING)
+def test_on_a_graph(name: str) -> None:
+    fleet: Fleet = mixed_fleet()
+    with Run(fleet, make_average(name), PLAN, topology=ring(5)) as run:
+        list(run)
+    assert_finite(run)
+    assert all(told(server) for server in run.servers.values())
+
+
+@pytest.mark.parametrize("name", [n for n in AVERAGING if n not in ("umeda", "caring", "fedel")])
+def test_with_a_robust_rule(name: str) -> None:
+    with Run(mixed_fleet(), make_average(name), PLAN, rule=GeometricMedian()) as run:
+        list(run)
+    assert not any(record.refused for record in run.history)
+    assert_finite(run)
+
+
+def test_fedbn_refuses() -> None:
+    with pytest.raises(CommunisError, match="fedbn keeps normalisation layers with their client"):
+        make("fedbn", buffers="average")
+    assert finished("fedbn").history
