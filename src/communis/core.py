@@ -196,6 +196,8 @@ class FleetView(Protocol):
     def params(self) -> State: ...  # the initial value of every path of the fleet
     @property
     def streams(self) -> Streams: ...  # the server's randomness
+    @property
+    def noised(self) -> bool: ...  # what clients send arrives with the noise of privacy
     def holders(self, path: Path) -> int: ...  # clients that own a path
     def pace(self, card: Card) -> Pace: ...  # of its device; without profiles all are alike
 
