@@ -14,8 +14,8 @@ The last two seek a mode. They ignore what few clients say, liars or a minority.
 
 The network's output is the score itself (`score_output = "raw"`, the paper's: in coordinates as
 they are, all clients alike) or preconditioned, in coordinates of unit variance around the mean,
-clients by weight (diffusion/score.py). In 500 steps of training on clouds of known centre the raw
-one is not learned: its samples end nine orders of magnitude outside of the cloud.
+clients by weight (diffusion/score.py). The raw one is not learned in 500 steps: its samples end far
+outside of the cloud.
 """
 
 from __future__ import annotations
