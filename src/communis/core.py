@@ -205,6 +205,8 @@ class FleetView(Protocol):
     def statistics(self) -> State: ...  # the same of BatchNorm's means and variances
     @property
     def streams(self) -> Streams: ...  # the server's randomness
+    @property
+    def noised(self) -> bool: ...  # what clients send arrives with the noise of privacy
     def holders(self, path: Path) -> int: ...  # clients that own a path
     def pace(self, card: Card) -> Pace: ...  # of its device; without profiles all are alike
 

@@ -16,7 +16,6 @@ import pytest
 from communis import Run
 from communis.backends.machine import one_thread
 from communis.config import Config, cells, presets
-from communis.diffusion.consensus import FEWEST
 from communis.methods.umeda import Umeda
 from communis.schema import table_of
 from tests.unit.data import made_mmfi, made_reli11d, made_utd_mhad
@@ -90,7 +89,9 @@ def test_diffusion_has_enough_clients(name: str) -> None:
         clients = {"umeda/utd_mhad": 8, "umeda/mmfi": 40, "umeda/reli11d": 8 * 10}
         trained = config.run.size(clients.get(name) or config.make_source().clients)
         if any(isinstance(method, Umeda) for method in methods):
-            assert (trained >= FEWEST) == ((name, cell) != ("umeda/participation", "0.05"))
+            assert (trained >= Umeda.least_clients) == (
+                (name, cell) != ("umeda/participation", "0.05")
+            )
 
 
 @pytest.mark.parametrize("name", SWEEPS)
@@ -103,11 +104,45 @@ def test_sweeps_change_what_they_say(name: str) -> None:
     assert len(distinct) == len(told)
 
 
-def test_the_paper_to_the_letter() -> None:
-    found = settings("umeda/controls", "", "literal")
-    letter = {"basis": "theta", "warmup": 0, "residual": "drop", "sampler": "paper"}
-    assert {key: found[key] for key in letter} == letter
-    assert (found["consensus"], found["upload"], found["lr_server"]) == ("diffusion", "full", 1.0)
+@pytest.mark.parametrize("name", ["umeda/controls", "umeda/epsilon", "umeda/kappa", "umeda/clip"])
+def test_the_paper_to_the_letter(name: str) -> None:
+    """Algorithm 1, the numbers of Section 4.1, and nothing that would catch its sample."""
+    letter = {
+        "consensus": "diffusion",
+        "upload": "full",
+        "lr_server": 1.0,
+        "basis": "theta",
+        "warmup": 0,
+        "residual": "drop",
+        "align": False,
+        "sampler": "sample_mean",
+        "samples": 1,
+        "sigma_min": 0.01,
+        "sigma_max": 50.0,
+        "reverse_steps": 50,
+        "trust_region": 0.0,
+        "least_clients": 1,
+        "score_output": "raw",
+        "score_width": 512,
+        "score_decay": False,
+        "score_keep": 1.0,
+    }
+    for cell in loaded(name):
+        found = settings(name, cell, "literal")
+        assert {key: found[key] for key in letter} == letter
+
+
+@pytest.mark.parametrize(("entry", "warmup"), [("literal", 0), ("single_sample", 3)])
+def test_one_sample_is_drawn_and_taken(entry: str, warmup: int) -> None:
+    """In every round after the warm-up, wherever it lies."""
+    small = ["data.windows=27", f"variants.{entry}.score_width=16"]
+    changes = [*SMALL, *small, "run.rounds=5"]
+    config = cells("umeda/controls", changes)[""].under(entry)
+    with Run(config.make_fleet(), config.make_method(), config.run) as run:
+        notes = [run.method.notes(run.server, -1) for _ in run]
+    assert [note["umeda/used"] for note in notes] == [0] * warmup + [1] * (5 - warmup)
+    assert all(note["umeda/fallback"] == note["umeda/not_finite"] == 0 for note in notes)
+    assert all(note["umeda/distance"] > 0 for note in notes[warmup:])
 
 
 def test_generated_people_run() -> None:

@@ -33,7 +33,7 @@ def test_predictions_that_are_no_numbers_score_nothing(task: Classification, wro
     prediction[4, 1] = wrong
     found = task.scores(prediction, target)
     assert all(math.isnan(score.value) for score in found)
-    assert [score.support for score in found if score.label < 0] == [6] * (len(found) - 3)
+    assert {score.support for score in found if score.label < 0} == {6}
     assert {score.label for score in found} == {-1, 0, 1, 2}
 
 

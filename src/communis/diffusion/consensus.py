@@ -1,16 +1,21 @@
 """A consensus of clients' points by a diffusion that learns their density (UMEDA, Section 3.3).
 
 A sample of the density, as the paper has it, is not a consensus: it is as far from the centre as a
-client is. So there are four samplers:
+client is. So there are three samplers:
 
-* `paper`: literally. One sample, score of the raw coordinates, no weights. After 500 steps of
-  training it still ends far outside of the cloud.
-* `sample_mean`: the mean of many samples, in normalised coordinates and preconditioned.
-* `denoise_mean`: the mean, denoised: from there down the probability flow, towards the mode.
+* `sample_mean`: the mean of samples, drawn by the reverse equation; with one sample it is the
+  paper's.
+* `denoise_mean`: the clients' mean, denoised: from there down the probability flow, towards the
+  mode.
 * `kernel`: the score in closed form, that of the clients' points with a Gaussian around each: what
   the network's loss is least for at that noise. Nothing is trained.
 
 The last two seek a mode. They ignore what few clients say, liars or a minority.
+
+The network's output is the score itself (`score_output = "raw"`, the paper's: in coordinates as
+they are, all clients alike) or preconditioned, in coordinates of unit variance around the mean,
+clients by weight (diffusion/score.py). The raw one is not learned in 500 steps: its samples end far
+outside of the cloud.
 """
 
 from __future__ import annotations
@@ -28,9 +33,9 @@ from communis.diffusion import score
 from communis.diffusion.ve import Schedule, drawn_back, flowed_back
 from communis.state import State
 
-Sampler = Literal["paper", "sample_mean", "denoise_mean", "kernel"]
-FEWEST = 8  # points that have a density
-FLAT = 1e-12  # a spread below this is none
+Sampler = Literal["sample_mean", "denoise_mean", "kernel"]
+ScoreOutput = Literal["preconditioned", "raw"]
+ROUNDING = 1e-12  # relative: double precision is off by less, on every processor
 KERNEL_STEPS = 20
 
 
@@ -39,111 +44,122 @@ class Consensus:
     value: Tensor  # (D,)
     psi: State  # the score network, for the next round
     fallback: str = ""  # why the value is the mean; empty: it is not
+    distance: float = 0.0  # of what was found from the mean, in radii of the clients' cloud; 0:
+    # nothing was found, or it was not finite
 
 
 @dataclass(frozen=True)
 class Diffusion:
-    """How the consensus is found; the numbers from `sigma_min` to `steps` are the paper's."""
+    """How the consensus is found. The paper gives sigma_min, sigma_max, reverse_steps and
+    score_width; that it takes one sample and the raw output is how it reads."""
 
     sampler: Sampler = "denoise_mean"
-    sigma_min: float = 0.01
-    sigma_max: float = 50.0
-    steps: int = 50  # back to t = 0
-    sigma_start: float = 4.0  # of denoise_mean, in units of the clients' spread
     samples: int = 64  # of sample_mean
-    train_first: int = 0  # steps of a new network; 0: 400, paper 500
-    train_later: int = 0  # steps of one that is known; 0: 100, paper 500
-    lr: float = 0.0  # of Adam; 0: 3e-3 falling to zero, paper 1e-3
-    keep: float = 0.5  # a known network's parameters are shrunk to this first, but not with paper;
-    # with 1 it learns points by heart: up to 2.6 times the mean's error within five rounds
-    batch: int = 128
-    width: int = 512
+    sigma_min: float = 0.01  # noise at t = 0
+    sigma_max: float = 50.0  # noise at t = 1
+    sigma_start: float = 4.0  # noise where denoise_mean starts
+    reverse_steps: int = 50  # N_rev, back to t = 0
+    trust_region: float = 1.0  # radius, in radii of the cloud; the mean is taken if what was found
+    # lies outside; 0: wherever it lies
+    least_clients: int = 8  # fewer have no density: the mean is taken
+    score_output: ScoreOutput = "preconditioned"
+    score_width: int = 512  # of both hidden layers
+    score_steps: int = 400  # training steps of a new network
+    score_steps_warm: int = 100  # training steps of one that is known
+    score_batch: int = 128
+    score_lr: float = 3e-3  # of Adam
+    score_decay: bool = True  # the learning rate falls to zero
+    score_keep: float = 0.5  # a known network's parameters are shrunk to this first; with 1 it
+    # learns points by heart, up to 2.6 times the mean's error within five rounds; 0: it starts anew
 
     def __post_init__(self) -> None:
-        if self.sampler not in get_args(Sampler):
-            there = ", ".join(get_args(Sampler))
-            raise CommunisError(f"no sampler {self.sampler!r}; there are {there}")
+        for name, kinds in {"sampler": Sampler, "score_output": ScoreOutput}.items():
+            if getattr(self, name) not in get_args(kinds):
+                there = ", ".join(get_args(kinds))
+                raise CommunisError(f"no {name} {getattr(self, name)!r}; there are {there}")
         if not 0 < self.sigma_min < self.sigma_start <= self.sigma_max < math.inf:
             found = f"{self.sigma_min}, {self.sigma_start}, {self.sigma_max}"
             raise CommunisError(f"needs 0 < sigma_min < sigma_start <= sigma_max, got {found}")
-        for name in ("steps", "samples", "batch", "width"):
+        positive = ("samples", "reverse_steps", "least_clients", "score_width", "score_batch")
+        for name in positive:
             if getattr(self, name) < 1:
                 raise CommunisError(f"{name} must be positive, got {getattr(self, name)}")
-        if not 0 < self.keep <= 1:
-            raise CommunisError(f"keep is a share in (0, 1], got {self.keep}")
-        for name in ("train_first", "train_later", "lr"):
-            if getattr(self, name) < 0:
+        for name in ("score_steps", "score_steps_warm", "trust_region"):
+            if not getattr(self, name) >= 0:
                 raise CommunisError(f"{name} must not be negative, got {getattr(self, name)}")
+        if not self.score_lr > 0:
+            raise CommunisError(f"score_lr must be positive, got {self.score_lr}")
+        if not 0 <= self.score_keep <= 1:
+            raise CommunisError(f"score_keep is a share in [0, 1], got {self.score_keep}")
 
     def __call__(
         self, points: Tensor, weights: Tensor, psi: State, generator: torch.Generator
     ) -> Consensus:
         """The consensus of points (n, D) that weigh (n,). psi: the last round's, or empty.
 
-        It is the mean if there are few points, if they do not differ, or if what was found is
-        farther from it than every point is.
+        It is the mean if there are few points, if they do not differ, if what was found is not
+        finite, or if it lies outside of the trust region.
         """
         if not bool(torch.isfinite(points).all()) or not bool(torch.isfinite(weights).all()):
             raise ValueError("points and weights must be finite")
         if bool((weights < 0).any()) or not bool((weights > 0).any()):
             raise ValueError("weights must not be negative, nor all zero")
-        cloud, w = (part[weights > 0].double().cpu() for part in (points, weights))
-        mean, spread = _moments(cloud, w)
-        if len(cloud) < FEWEST:
+        cloud = points[weights > 0].double().cpu()
+        w = weights[weights > 0].double().cpu()
+        mean, _ = _moments(cloud, w)
+        if len(cloud) < self.least_clients:
             return Consensus(mean.to(points), psi, "few clients")
-        if spread < FLAT:
+        if _same(cloud):
             return Consensus(mean.to(points), psi, "no spread")
-        value, psi = self._found(cloud, w, psi, generator)
+        found, psi = self._found(cloud, w, psi, generator)
+        value = found.to(points)
         if not bool(torch.isfinite(value).all()):
             return Consensus(mean.to(points), State(), "not finite")
-        if (value - mean).norm() > (cloud - mean).norm(dim=1).max():
-            return Consensus(mean.to(points), psi, "outside the cloud")
-        return Consensus(value.to(points), psi)
+        radius = (cloud - mean).norm(dim=1).max()
+        distance = float((found - mean).norm() / radius)
+        if self.trust_region and distance > self.trust_region * (1 + ROUNDING):
+            return Consensus(mean.to(points), psi, "outside the trust region", distance)
+        return Consensus(value, psi, distance=distance)
 
     def _found(
         self, cloud: Tensor, w: Tensor, psi: State, generator: torch.Generator
     ) -> tuple[Tensor, State]:
         if self.sampler == "kernel":
             return kernel_mode(cloud, w), psi
-        if self.sampler == "paper":
-            return self._literal(cloud.float(), psi, generator)
         mean, spread = _moments(cloud, w)
-        value, psi = self._preconditioned(((cloud - mean) / spread).float(), w, psi, generator)
+        if self.score_output == "raw":
+            value, psi = self._diffused(cloud.float(), torch.ones_like(w), mean, psi, generator)
+            return value.double(), psi
+        unit = ((cloud - mean) / spread).float()
+        value, psi = self._diffused(unit, w, torch.zeros_like(mean), psi, generator)
         return mean + spread * value.double(), psi
 
-    def _literal(
-        self, cloud: Tensor, psi: State, generator: torch.Generator
+    def _diffused(
+        self, cloud: Tensor, w: Tensor, mean: Tensor, psi: State, generator: torch.Generator
     ) -> tuple[Tensor, State]:
-        psi = self._learned(psi, score.literal_loss, cloud, torch.ones(len(cloud)), generator)
-        x = self.sigma_max * torch.randn(1, cloud.shape[1], generator=generator)
+        """Where the sampler ends, in the coordinates of the cloud, and the network it followed."""
+        psi = self._learned(psi, cloud, w, generator)
+        schedule = self._schedule
         follow = partial(score.output, psi)
-        return drawn_back(x, follow, self._schedule, self.steps, generator)[0], psi
-
-    def _preconditioned(
-        self, cloud: Tensor, w: Tensor, psi: State, generator: torch.Generator
-    ) -> tuple[Tensor, State]:
-        """Of a cloud around 0 with coordinates of unit variance."""
-        psi = self._learned(psi, score.uniform_loss, cloud, w, generator)
-        follow = partial(score.score, psi, self._schedule)
+        if self.score_output == "preconditioned":
+            follow = partial(score.score, psi, schedule)
         if self.sampler == "denoise_mean":
-            x, at = torch.zeros(1, cloud.shape[1]), self._schedule.time(self.sigma_start)
-            return flowed_back(x, follow, self._schedule, at, self.steps)[0], psi
+            x, at = mean.float()[None], schedule.time(self.sigma_start)
+            return flowed_back(x, follow, schedule, at, self.reverse_steps)[0], psi
         x = self.sigma_max * torch.randn(self.samples, cloud.shape[1], generator=generator)
-        return drawn_back(x, follow, self._schedule, self.steps, generator).mean(0), psi
+        return drawn_back(x, follow, schedule, self.reverse_steps, generator).mean(0), psi
 
-    def _learned(
-        self, psi: State, loss: score.Loss, cloud: Tensor, w: Tensor, generator: torch.Generator
-    ) -> State:
-        """A network that does not fit starts anew."""
-        literal, dim = self.sampler == "paper", cloud.shape[1]
-        if score.fits(psi, dim, self.width):
-            psi = psi if literal else psi * self.keep
-            steps = self.train_later or (500 if literal else 100)
+    def _learned(self, psi: State, cloud: Tensor, w: Tensor, generator: torch.Generator) -> State:
+        """A network that does not fit, or of which nothing is kept, starts anew."""
+        dim = cloud.shape[1]
+        raw = self.score_output == "raw"
+        if self.score_keep and score.fits(psi, dim, self.score_width):
+            psi, steps = psi * self.score_keep, self.score_steps_warm
         else:
-            psi = score.start(dim, generator, self.width, silent=not literal)
-            steps = self.train_first or (500 if literal else 400)
-        lr = self.lr or (1e-3 if literal else 3e-3)
-        training = score.Training(loss, steps, lr, self.batch, settle=not literal)
+            psi = score.start(dim, generator, self.score_width, silent=not raw)
+            steps = self.score_steps
+        loss = score.literal_loss if raw else score.uniform_loss
+        training = score.Training(loss, steps, self.score_lr, self.score_batch, self.score_decay)
         return score.trained(psi, training, self._schedule, cloud, w, generator)
 
     @property
@@ -168,3 +184,9 @@ def _moments(points: Tensor, weights: Tensor) -> tuple[Tensor, float]:
     share = weights / weights.sum()
     mean = share @ points
     return mean, float((share @ (points - mean).square()).mean().sqrt())
+
+
+def _same(points: Tensor) -> bool:
+    """Whether points (n, D) are one point: no coordinate differs by more than rounding."""
+    differs = points.max(0).values - points.min(0).values
+    return bool((differs <= ROUNDING * points.abs().max(0).values).all())

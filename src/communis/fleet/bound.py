@@ -46,6 +46,8 @@ class BoundFleet:
     """A fleet at work with one method: what the server may see (cards, initial parameters) and the
     clients themselves."""
 
+    noised = False  # privacy is the run's; see privacy/protection.py
+
     def __init__(self, fleet: Fleet, method: AnyMethod, device: torch.device) -> None:
         self.fleet, self.method, self.device = fleet, method, device
         self._kits: dict[tuple[Architecture, _Shapes], _Kit] = {}

@@ -2,9 +2,17 @@
 ICLR 2021, Section 2.3).
 
 phi(x)_j = exp(w_j . x - |x|^2 / 2) / sqrt(m), with w_j normal in blocks of orthogonal ones, has
-E[phi(q) . phi(k)] = exp(q . k). The w_j are drawn once from a seed that all clients have and never
-again: what one client's features mean, they mean everywhere. Exponents are not shifted by a maximum
-of the data; normalised queries and keys bound them.
+E[phi(q) . phi(k)] = exp(q . k).
+
+UMEDA says "FAVOR+ random features" and "the standard normalisation" (Section 4.1) and no more.
+
+Deviation: queries and keys are brought to the length sqrt(size) first (`normalised`), and exponents
+    are not shifted by a maximum of the data as Performers do. The lengths bound the exponents, and
+    a shift by one batch's maximum would give every client's M a scale of its own.
+Deviation: the w_j are drawn once from a seed that all clients have and never again; Performers
+    redraw them. What one client's features mean, they mean everywhere.
+Deviation: M and z are divided by the mean of z (`kernel`). The ratio of Equation 6 stays as it is,
+    but the gate and theta_M meet an M that does not grow with the number of tokens.
 """
 
 from __future__ import annotations

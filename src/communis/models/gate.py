@@ -8,6 +8,12 @@ W^T M^T G W = X and the divided differences Gamma_ij = (h_i - h_j) / (lambda_i -
 
 It stays finite where singular values are equal or zero; the gradient of an SVD does not. A soft
 gate's Gamma is written without a difference that could cancel out.
+
+Deviation: g takes singular values as shares of the largest (relative = True), without a gradient
+    through the largest. UMEDA's Equation 4 takes them as they are (relative = False); its
+    thresholds up to 0.85 (Table 6) make sense for shares only.
+Deviation: in gradients, singular values below 1e-4 of the largest count as that much, and those on
+    the two sides of a hard step as at least 1e-3 of the largest eigenvalue apart.
 """
 
 from __future__ import annotations
@@ -177,7 +183,8 @@ class SpectralGate(nn.Module):
 def effective_rank(matrices: Tensor) -> Tensor:
     """exp of the entropy of the singular values' shares: r for r equal ones; 0 if all are zero."""
     sigma: Tensor = torch.linalg.svdvals(matrices)
-    shares = sigma / sigma.sum(-1, keepdim=True).clamp_min(TINY)
+    total = sigma.sum(-1, keepdim=True)
+    shares = sigma / torch.where(total > 0, total, 1.0)
     entropy: Tensor = torch.special.entr(shares).sum(-1)
     return entropy.exp() * (sigma[..., 0] > 0)
 

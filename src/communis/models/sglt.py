@@ -3,6 +3,16 @@ UMEDA, Section 3.1.
 
 M = phi(K)^T V has the same shape however many tokens there are, so clients with coarse and dense
 sensors share every parameter, the operator theta_M that is added to M included.
+
+Deviation: theta_M is a parameter of its own, added to every M before the gate; Equations 3 to 5
+    then gate the sum. The paper has a persistent theta_M with an SVD and updates, but says neither
+    what it is nor where it enters; M is an activation.
+Deviation: M is (m, d / heads) per head and gated per head; Equation 2 has one of (d, d). The
+    columns of all heads side by side are theta_M (m, d).
+Deviation: the soft gate is at work in training and in prediction; the paper speaks of training.
+Deviation: what FAVOR+ and the gate do differently is in favor.py and gate.py.
+Deviation: pre-norm layers, feed-forward parts four times as wide, two layers and the mean over
+    tokens are not in the paper, nor is how sensors become tokens (models/tokens.py).
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class Protection:
     @property
     def view(self) -> FleetView:
         """The fleet as the server may see it."""
-        return _Blind(self._fleet, self.cards) if self._private else self._fleet
+        return _View(self._fleet, self.cards, self.settings.mode != "none")
 
     def rehearse(self, server: Any) -> None:
         """Raises what a method that this privacy does not suit would raise in its first round."""
@@ -289,11 +289,12 @@ class Protection:
 
 
 @dataclass(frozen=True)
-class _Blind:
-    """A fleet whose cards do not say how many windows a client has."""
+class _View:
+    """A fleet as its server sees it."""
 
     fleet: FleetView
-    cards: Sequence[Card]
+    cards: Sequence[Card]  # blind: they do not say how many windows a client has
+    noised: bool
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.fleet, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -197,11 +198,45 @@ def test_top_r_average_leaves_the_rest_with_its_client() -> None:
     torch.testing.assert_close(client.model.by_path[0][PATH].data, down.operator[PATH] + rest)
 
 
-def test_psi_goes_on_only_in_coordinates_that_stay() -> None:
-    kept = play(small(NINE), Umeda(batch=2, rank=2, warmup=0), rounds=2).server
-    assert kept.psi
-    turned = play(small(NINE), Umeda(batch=2, rank=2, warmup=0, align=False), rounds=2).server
-    assert not turned.psi
+def test_psi_is_carried_on_whether_or_not_bases_are_turned() -> None:
+    """Algorithm 1 keeps it, in whatever coordinates; score_keep = 0 does not."""
+    for align in (True, False):
+        settings: dict[str, Any] = {"batch": 2, "rank": 2, "warmup": 0, "align": align}
+        training: dict[str, Any] = {"score_steps": 1, "score_steps_warm": 0, "score_width": 8}
+        kept = play(small(NINE), Umeda(**settings, **training), rounds=2)
+        first = play(small(NINE), Umeda(**settings, **training), rounds=1)
+        for path, tensor in kept.server.psi.items():
+            torch.testing.assert_close(tensor, 0.5 * first.server.psi[path])
+        anew = play(small(NINE), Umeda(**settings, **training, score_keep=0.0), rounds=2)
+        drawn = anew.server.psi["0.weight"]
+        assert not torch.allclose(drawn, 0.5 * first.server.psi["0.weight"])
+
+
+def test_what_became_of_the_consensus_is_written_down() -> None:
+    """Taken or not, and how far it lay, in radii of the clients' cloud."""
+    points = [OTHER + 0.01 * i * ONE for i in range(-4, 5)]
+    replies = Replies([(card(i), up(THETA + c)) for i, c in enumerate(points)])
+    taken = literal(consensus="kernel")
+    notes = taken.notes(taken.aggregate(server(THETA), replies), -1)
+    assert (notes["umeda/used"], notes["umeda/fallback"], notes["umeda/not_finite"]) == (1, 0, 0)
+    assert 0 <= notes["umeda/distance"] < 1
+    sample: dict[str, Any] = {"sampler": "sample_mean", "samples": 1, "score_output": "raw"}
+    sample |= {"score_steps": 5, "score_width": 8}
+    for trust, used in ((0.0, 1), (1.0, 0)):  # hardly trained: a sample far away
+        method = literal(trust_region=trust, **sample)
+        made = method.aggregate(server(THETA), replies)
+        notes = method.notes(made, -1)
+        assert notes["umeda/distance"] > 10
+        assert (notes["umeda/used"], notes["umeda/fallback"]) == (used, 1 - used)
+        assert (float((made.theta[PATH] - THETA).norm()) > 100) == bool(used)
+
+
+def test_a_warm_up_round_has_no_consensus() -> None:
+    replies = Replies([(card(0), up(THETA + ONE)), (card(1), up(THETA + OTHER))])
+    method = Umeda(rank=2, warmup=1)
+    notes = method.notes(method.aggregate(server(THETA), replies), -1)
+    assert (notes["umeda/used"], notes["umeda/fallback"]) == (0, 0)
+    assert "umeda/distance" not in notes
 
 
 def test_a_model_without_operator_is_fedavg() -> None:
@@ -227,7 +262,17 @@ def test_messages_that_cannot_be_true(sent: dict[str, torch.Tensor], text: str) 
 
 @pytest.mark.parametrize(
     "settings",
-    [{"rank": 0}, {"warmup": -1}, {"beta": 1.0}, {"lr_server": 0.0}, {"consensus": "vote"}],
+    [
+        {"rank": 0},
+        {"warmup": -1},
+        {"beta": 1.0},
+        {"lr_server": 0.0},
+        {"consensus": "vote"},
+        {"sampler": "paper"},
+        {"samples": 0},
+        {"sigma_min": 60.0},
+        {"trust_region": -1.0},
+    ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, Any]) -> None:
     with pytest.raises(CommunisError):
@@ -253,14 +298,56 @@ def test_the_papers_privacy_noises_the_operator_alone() -> None:
     assert rows.count('"covered": true') == 1
 
 
-def test_kappa_makes_no_difference_behind_the_block() -> None:
-    """The server sees cores only, and kappa is about what is outside."""
+def moved_by_kappa(method: Umeda, **model: Any) -> float:
+    """How far theta_M after three noised rounds at kappa = 4 is from that at kappa = 1, with the
+    same draws of noise, as a share of what the rounds changed."""
     thetas = []
     for kappa in (1.0, 4.0):
-        privacy = PrivacyConfig(mode="local", noise=0.5, mechanism="subspace", kappa=kappa)
-        run = ran(literal(batch=2, consensus="spectral_mean"), privacy=privacy)
+        privacy = PrivacyConfig(mode="paper", epsilon=2.0, kappa=kappa)
+        plan = Plan(rounds=3, workers=1, eval_every=0)
+        with Run(small(NINE, **model), method, plan, privacy=privacy) as run:
+            start = run.server.theta[PATH]
+            list(run)
         thetas.append(run.server.theta[PATH])
-    torch.testing.assert_close(thetas[0], thetas[1], atol=1e-4, rtol=1e-4)
+    return float((thetas[1] - thetas[0]).norm() / (thetas[0] - start).norm())
+
+
+@pytest.mark.parametrize("consensus", ["spectral_mean", "kernel"])
+def test_kappa_makes_no_difference_behind_a_block_that_noise_does_not_choose(
+    consensus: Any,
+) -> None:
+    """The server sees cores only, and kappa is about what is outside of the block. theta_M's own
+    directions stay in the span of the first ones. Messages are in single precision."""
+    method = Umeda(batch=2, rank=2, consensus=consensus)
+    assert moved_by_kappa(method) < 1e-4  # by default
+    assert moved_by_kappa(replace(method, basis="fixed", residual="drop")) < 1e-4
+    own = replace(method, basis="theta", residual="drop", warmup=0, align=False)
+    assert moved_by_kappa(own) < 1e-4
+    assert moved_by_kappa(replace(method, rank=3), operator="factored") == 0
+
+
+def test_kappa_chooses_a_block_that_follows_noised_updates() -> None:
+    """A moving average of whole noised updates points where the noise does."""
+    method = Umeda(batch=2, rank=2, consensus="spectral_mean", residual="drop", warmup=0)
+    assert moved_by_kappa(replace(method, basis="momentum")) > 0.3
+
+
+def test_a_block_is_fixed_by_default_where_clients_noise_what_they_send() -> None:
+    """And there is no warm-up, nor is the mean of what is outside of it added."""
+    clear = ran(Umeda(batch=2, rank=2))
+    assert not clear.server.noised
+    noised = ran(Umeda(batch=2, rank=2), privacy=PrivacyConfig(mode="paper", epsilon=2.0))
+    assert noised.server.noised
+    first = noised.method.start_server(small(NINE).bind(noised.method))
+    u, v = first.u[PATH], first.v[PATH]
+    assert torch.equal(noised.server.u[PATH], u)
+    assert not torch.allclose(clear.server.u[PATH], u)
+    step = noised.server.theta[PATH] - first.theta[PATH]
+    inside = u @ (u.T @ step @ v) @ v.T
+    assert float(step.norm()) > 1  # noise
+    assert float((step - inside).norm() / step.norm()) < 1e-5
+    assert noised.server.used  # the second of two rounds: nothing was warm-up
+    assert not clear.server.used
 
 
 def test_umeda_has_no_sums_for_a_trusted_server() -> None:
@@ -280,8 +367,6 @@ def test_the_papers_privacy_needs_an_operator_to_noise() -> None:
 
 
 def test_a_liar_is_measured_on_the_whole_model() -> None:
-    from dataclasses import replace
-
     lying = replace(small(NINE), attack=Attack("sign_flip", (0,)))
     with Run(lying, Umeda(batch=2), Plan(rounds=1, workers=1, eval_every=0)) as run:
         (record,) = list(run)
