@@ -43,7 +43,9 @@ def invert(  # noqa: PLR0913 - options of a command are its arguments
         Literal["image", "series"], typer.Option("--of", help="What is to be reconstructed.")
     ] = "image",
     samples: Annotated[int, typer.Option(min=1, help="How many windows.")] = 3,
-    restarts: Annotated[int, typer.Option(min=1, help="Searches per window, at most.")] = 3,
+    restarts: Annotated[
+        int, typer.Option(min=1, help="Searches per window and label, at most.")
+    ] = 3,
     iterations: Annotated[int, typer.Option(min=1, help="Steps of a search.")] = 500,
     epsilon: Annotated[
         float, typer.Option(help="Of the one message, by each mechanism's own reckoning.")
@@ -87,7 +89,10 @@ def invert(  # noqa: PLR0913 - options of a command are its arguments
         replace_file(html, _page(chosen, originals, found, epsilon).encode())
     if not json:
         out.print(_inversions(chosen, found, samples))
-        labels = "label: how often it was inferred rightly; where the head is not seen it is given."
+        labels = (
+            "label: how often it was inferred rightly, by the signs of the last bias or, if that is "
+            "noised, by the best match of all labels; where the head is not seen it is given."
+        )
         out.print(f"\nepsilon {epsilon:g} for this one message, delta 1e-5. {labels}")
         if html:
             out.print(f"page: {html}")
