@@ -128,7 +128,7 @@ def test_where_the_last_bias_is_noised_every_label_is_tried() -> None:
     assert (right.label_found, wrong.label_found) == (True, False)
     assert int(right.found.target) == truth
     assert right.found.loss < wrong.found.loss
-    assert right.ssim > 0.9 > wrong.ssim
+    assert right.ssim > 0.8 > 0.5 > wrong.ssim
 
 
 def test_only_noise_makes_all_labels_candidates() -> None:
