@@ -32,8 +32,8 @@ CONDITIONS = (
     "The number of clients is taken for public, and of every client that it has training windows, "
     "which sensors, model and device it has, when it is there, how long it takes (which may tell "
     "how many windows it has) and whether it fails; so are the task and its classes.",
-    "Weights to start from, and how windows were cut and prepared, must not depend on the data of "
-    "other clients.",
+    "Weights to start from must not depend on clients' data, and how windows are cut and prepared "
+    "not on those of other clients.",
     "The number is of this run alone: choosing settings by other runs on the same data, or "
     "releasing these too, is not accounted for.",
 )
