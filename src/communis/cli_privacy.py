@@ -14,12 +14,16 @@ from rich.table import Table
 from communis.compare import collect
 from communis.core import CommunisError
 from communis.finished import Finished
+from communis.plan import Plan
 from communis.privacy import accountant, gaussian
+from communis.privacy.digits import upward
+from communis.privacy.guard import Guard
 from communis.privacy.settings import PrivacyConfig
 from communis.report.privacy import as_json
 from communis.terminal import out, say
 from communis.verdict import verdict as judged
 
+MESSAGE = "message"  # as if it had one field
 KINDS: tuple[accountant.Kind, ...] = ("rdp", "pld")
 app = typer.Typer(no_args_is_help=True)
 Json = Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")]
@@ -52,7 +56,7 @@ def plan(  # noqa: PLR0913 - options of a command are its arguments
         ),
     ] = None,
     delta: Annotated[
-        float, typer.Option(help="How likely the promise may fail; below 1 / clients.")
+        float, typer.Option(help="What the promise adds to probabilities; below 1 / clients.")
     ] = 1e-5,
     participation: Annotated[
         float, typer.Option(help="The probability of a client to be in a round.")
@@ -76,8 +80,8 @@ def plan(  # noqa: PLR0913 - options of a command are its arguments
 ) -> None:
     """Say how much noise a promise takes, or what a given noise is worth.
 
-    The promise is made to every client for all of its data: what anybody sees of the run is at most
-    e^epsilon times as likely with them as without them, but for a chance delta. Epsilon 1 is a
+    The promise is made to every client for all of its data: whatever might be seen of the run, its
+    probability with them is at most e^epsilon times that without them, plus delta. Epsilon 1 is a
     strong promise; at 10, with a factor of 22,000, little is left of it.
 
     How much noise does epsilon 2 take?
@@ -155,12 +159,12 @@ def _central(settings: PrivacyConfig, run: Run) -> Planned:
         ("server", "trusted; adds noise to the sum of a round's messages"),
         ("neighbours", "fleets with one client more or less, with all of its data"),
         ("rounds", f"{run.rounds:,}; a coin for every client, in with probability {central.q:g}"),
-        ("noise / C", f"{central.z:.4g}"),
-        ("epsilon", f"{rdp:.3g} by rdp, {pld:.3g} by pld, at delta {settings.delta:g}"),
+        ("noise / C", upward(central.z, 4)),
+        ("epsilon", f"{upward(rdp)} by rdp, {upward(pld)} by pld, at delta {settings.delta}"),
     )
     sigma = central.z * clip
     values = {"noise": central.z, "sigma": sigma, "epsilon": {"rdp": rdp, "pld": pld}}
-    meaning = [f"Every number of a sum gets noise of standard deviation {sigma:.4g}."]
+    meaning = [f"Every number of a sum gets noise of standard deviation {upward(sigma, 4)}."]
     if run.parameters:
         values["noise_length"] = length = sigma * math.sqrt(run.parameters)
         meaning = [
@@ -179,19 +183,23 @@ def _central(settings: PrivacyConfig, run: Run) -> Planned:
 
 
 def _local(settings: PrivacyConfig, run: Run) -> Planned:
-    times, mu = _guarded(settings, run)
+    times, guard = _guarded(settings, run)
+    mu, sigma = guard.mu(1), guard.blocks[MESSAGE].sigma
+    noise = settings.noise or 1 / mu
     once, spent = (gaussian.epsilon_of(x * mu, settings.delta) for x in (1, math.sqrt(times)))
     table = _table(
         ("server", "not trusted; every client adds noise to what it sends"),
         ("neighbours", "any other data in place of a client's: messages up to 2 C apart"),
         ("rounds", f"{times:,} of one client, who is seen to take part"),
-        ("noise / 2 C", f"{1 / mu:.4g}"),
-        ("epsilon", f"{spent:.3g} in all, {once:.3g} of one round, at delta {settings.delta:g}"),
+        ("noise / 2 C", upward(noise, 4)),
+        (
+            "epsilon",
+            f"{upward(spent)} in all, {upward(once)} of one round, at delta {settings.delta}",
+        ),
     )
-    sigma = 2 * settings.clip / mu
-    values = {"participations": times, "noise": 1 / mu, "sigma": sigma}
+    values = {"participations": times, "noise": noise, "sigma": sigma}
     values |= {"epsilon": spent, "epsilon_of_a_round": once}
-    meaning = f"Every number of a message gets noise of standard deviation {sigma:.4g}."
+    meaning = f"Every number of a message gets noise of standard deviation {upward(sigma, 4)}."
     if run.parameters:
         values["noise_length"] = length = sigma * math.sqrt(run.parameters)
         meaning = (
@@ -202,7 +210,8 @@ def _local(settings: PrivacyConfig, run: Run) -> Planned:
 
 
 def _paper(settings: PrivacyConfig, run: Run) -> Planned:
-    times, mu = _guarded(settings, run)  # if messages are 2 C apart; if C, it is half of that
+    times, guard = _guarded(settings, run)
+    mu = guard.mu(1)  # if messages are 2 C apart; if C, it is half of that
     once, spent = (
         {"C": gaussian.epsilon_of(x * mu / 2, settings.delta)}
         | {"2C": gaussian.epsilon_of(x * mu, settings.delta)}
@@ -211,8 +220,8 @@ def _paper(settings: PrivacyConfig, run: Run) -> Planned:
     claimed = [("claimed", f"{settings.epsilon:g}", "-")] if settings.epsilon else []
     table = _table(
         *claimed,
-        ("one round", *(f"{x:.3g}" for x in once.values())),
-        (f"{times:,} rounds of a client", *(f"{x:.3g}" for x in spent.values())),
+        ("one round", *map(upward, once.values())),
+        (f"{times:,} rounds of a client", *map(upward, spent.values())),
         head=("epsilon", "messages C apart", "2 C apart"),
     )
     sigma = 2 * settings.clip / mu
@@ -220,7 +229,7 @@ def _paper(settings: PrivacyConfig, run: Run) -> Planned:
     values |= {"sigma": sigma, "epsilon": spent, "epsilon_of_a_round": once}
     meaning = [
         f"Any two messages may be 2 C apart, so the last column counts, at delta "
-        f"{settings.delta:g}. It is about UMEDA's operator alone: what else a client sends leaves "
+        f"{settings.delta}. It is about UMEDA's operator alone: what else a client sends leaves "
         "it in clear, so that the message as a whole has no guarantee."
     ]
     if run.parameters:
@@ -232,11 +241,14 @@ def _paper(settings: PrivacyConfig, run: Run) -> Planned:
     return Planned(table, meaning, values)
 
 
-def _guarded(settings: PrivacyConfig, run: Run) -> tuple[int, float]:
-    """How many rounds a client is in, and mu of one of them, by what clients will really do."""
-    guard = settings.guard(["message"], run.rounds, run.participation)
+def _guarded(settings: PrivacyConfig, run: Run) -> tuple[int, Guard]:
+    """How many rounds a client is in, and what clients will really do in them."""
+    share = run.participation
+    if run.clients:  # a run draws a whole number of them
+        share = Plan(participation=run.participation).share(run.clients)
+    guard = settings.guard([MESSAGE], run.rounds, share)
     assert guard is not None
-    return settings.times(run.rounds, run.participation), guard.mu(1)
+    return settings.times(run.rounds, share), guard
 
 
 def _long(length: float) -> str:

@@ -21,6 +21,7 @@ from communis import config as configs
 from communis.backends.machine import one_thread
 from communis.cli_privacy import Json
 from communis.core import CommunisError
+from communis.privacy.digits import downward, upward
 from communis.probe import audit as audits
 from communis.probe import membership as memberships
 from communis.probe import scenes
@@ -43,7 +44,9 @@ def invert(  # noqa: PLR0913 - options of a command are its arguments
         Literal["image", "series"], typer.Option("--of", help="What is to be reconstructed.")
     ] = "image",
     samples: Annotated[int, typer.Option(min=1, help="How many windows.")] = 3,
-    restarts: Annotated[int, typer.Option(min=1, help="Searches per window, at most.")] = 3,
+    restarts: Annotated[
+        int, typer.Option(min=1, help="Searches per window and label, at most.")
+    ] = 3,
     iterations: Annotated[int, typer.Option(min=1, help="Steps of a search.")] = 500,
     epsilon: Annotated[
         float, typer.Option(help="Of the one message, by each mechanism's own reckoning.")
@@ -87,7 +90,10 @@ def invert(  # noqa: PLR0913 - options of a command are its arguments
         replace_file(html, _page(chosen, originals, found, epsilon).encode())
     if not json:
         out.print(_inversions(chosen, found, samples))
-        labels = "label: how often it was inferred rightly; where the head is not seen it is given."
+        labels = (
+            "label: how often it was inferred rightly, by the signs of the last bias or, if that "
+            "is noised, by the best match of all labels; where the head is not seen it is given."
+        )
         out.print(f"\nepsilon {epsilon:g} for this one message, delta 1e-5. {labels}")
         if html:
             out.print(f"page: {html}")
@@ -168,15 +174,16 @@ def audit(
         about = {"event": "audit", "source": source, "refuted": found.refuted}
         return say({**about, **asdict(found)})
     bound = found.bound
-    claimed = f"{found.claimed:.3g}" if math.isfinite(found.claimed) else "none: nothing is private"
+    claimed = upward(found.claimed) if math.isfinite(found.claimed) else "none: nothing is private"
+    proved, highest = downward(bound.epsilon), downward(bound.highest)
     lines = {
         "mode": f"{found.mode}; neighbours: {found.adjacency}",
-        "claimed epsilon": f"{claimed} after {found.rounds} rounds, delta {found.delta:g}",
+        "claimed epsilon": f"{claimed} after {found.rounds} rounds, delta {found.delta}",
         "right guesses": f"{bound.right} of the {bound.guesses} surest, {bound.canaries} canaries",
-        "epsilon, at least": f"{bound.epsilon:.3g} (with all of them right: {bound.highest:.3g})",
+        "epsilon, at least": f"{proved} (with all of them right: {highest})",
     }
     if bound.gaussian is not None:
-        lines["if Gaussian"] = f"{bound.gaussian:.3g} at least"
+        lines["if Gaussian"] = f"{downward(bound.gaussian)} at least"
     view = Table("", "", box=None, show_header=False, pad_edge=False)
     for line in lines.items():
         view.add_row(*line)

@@ -61,13 +61,24 @@ class Plan:
         """Whether the updates of a round are compared with each other."""
         return self.pairs and (evaluated or self.pairs_in == "every")
 
-    def setting(self, star: bool, rule: bool) -> Setting:
-        """What privacy has to know."""
-        return Setting(self.rounds, self.participation, self.cohort > 0, star, rule)
+    def setting(self, trainers: int, star: bool, rule: bool) -> Setting:
+        """What privacy has to know. trainers: how many clients can train."""
+        return Setting(
+            rounds=self.rounds,
+            participation=self.participation,
+            share=self.share(trainers),
+            by_number=self.cohort > 0,
+            star=star,
+            rule=rule,
+        )
 
     def size(self, trainers: int) -> int:
         """How many of the clients that can train are sampled for a round."""
         return self.cohort or max(1, int(self.participation * trainers + 0.5))
+
+    def share(self, trainers: int) -> float:
+        """The probability of one of them to be in a round, if all are alike."""
+        return min(1.0, self.size(trainers) / trainers)
 
 
 def some(clients: Sequence[int], count: int, generator: np.random.Generator) -> list[int]:

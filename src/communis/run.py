@@ -71,7 +71,9 @@ class Run:
         self._liars = frozenset(fleet.attack.attackers)
         if not any(self.cards[i].samples for i in self._fleet.trainers):
             raise CommunisError("no client has a training window (split 0)")
-        setting = self.plan.setting(isinstance(self.topology, Star), rule is not None)
+        setting = self.plan.setting(
+            len(self._fleet.trainers), isinstance(self.topology, Star), rule is not None
+        )
         self._privacy = Protection(privacy or PrivacyConfig(), self._fleet, setting)
         if backend is not None and self._privacy.guard is not None:
             raise CommunisError("privacy: a backend of one's own has no guard on its clients")

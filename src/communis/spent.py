@@ -129,7 +129,7 @@ class Books:
             return 0
         then = min(self.rounds.done + 1, self.rounds.planned)
         cost = self.account["mu"] ** 2 * self._weight(then) / self._weight(1)
-        limit = gaussian.mu_of(self.settings["epsilon"], self.delta) ** 2 * (1 + 1e-9)
+        limit = gaussian.mu_of(self.settings["epsilon"], self.delta) ** 2
         return sum(max(one.course) < then and one.mu**2 + cost > limit for one in self.clients)
 
     @cached_property

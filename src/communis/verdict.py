@@ -11,6 +11,7 @@ from statistics import median
 from communis.extras import EXTRAS, command
 from communis.finished import Finished
 from communis.privacy import gaussian
+from communis.privacy.digits import upward
 from communis.spent import Books, Part, Rounds, Spent, books, epsilon_of
 
 UNIT = "a client with all of its windows; a person behind several clients is not covered"
@@ -26,14 +27,24 @@ CONDITIONS = (
     "The noise of a simulation comes from the run's seed, and who knows the seed can take it away: "
     "a deployment must draw it in secret, {where}.",
     "Noise in floating point is not exactly Gaussian; the number does not account for that.",
-    "Losses, scores and curves are what the simulation shows of clients' data: they were never "
-    "sent, and to publish them is not covered.",
-    "Which sensors and model a client has, when it is there, how long it takes and whether it "
-    "fails is taken for public; weights to start from must not come from clients' data.",
+    "Losses, scores, curves and numbers of windows are what the simulation shows of clients' data: "
+    "they were never sent; to publish them, or to choose a round by them, is not covered.",
+    "The number of clients is taken for public, and of every client that it has training windows, "
+    "which sensors, model and device it has, when it is there, how long it takes (which may tell "
+    "how many windows it has) and whether it fails; so are the task and its classes.",
+    "Weights to start from must not depend on clients' data, and how windows are cut and prepared "
+    "not on those of other clients.",
     "The number is of this run alone: choosing settings by other runs on the same data, or "
     "releasing these too, is not accounted for.",
 )
-TRUST = "The server is trusted: it sees every message in clear and tells nobody who was drawn."
+TRUST = (
+    "The server is trusted: it sees every message in clear, tells nobody who was drawn and stops "
+    "when the budget is spent."
+)
+BUDGET = (
+    "Every device must count its own budget and stay silent when it is spent: the simulation "
+    "counts for all of them, but a server that is not trusted may ask more often than it says."
+)
 LARGE = 10.0  # from here on an epsilon is a formality: e^10 is 22,000
 POINTS = 24  # of a course, at most
 
@@ -79,7 +90,7 @@ class Verdict:
             took = f"a client took part in {r.most} at most, {r.median:g} in the median"
             found["rounds"] = f"{r.done} of {r.planned}; {took}"
         if self.private and self.table:
-            found |= {"delta": f"{self.delta:g}", "epsilon": upward(self.epsilon)}
+            found |= {"delta": str(self.delta), "epsilon": upward(self.epsilon)}
             if self.per_client:
                 typical = upward(median(one.epsilon for one in self.per_client))
                 found["epsilon"] += f" at most, {typical} in the median of those who took part"
@@ -88,7 +99,7 @@ class Verdict:
         if o is not None:
             found["operator alone"] = (
                 f"epsilon {upward(o.at_c)} at sensitivity C, {upward(o.at_2c)} at 2 C, delta "
-                f"{self.delta:g}, all rounds together (claimed: {upward(o.claimed)} per round)"
+                f"{self.delta}, all rounds together (claimed: {upward(o.claimed)} per round)"
             )
         return {key: text for key, text in found.items() if text}
 
@@ -132,15 +143,7 @@ def worst(found: Sequence[Verdict]) -> Verdict:
 
 
 def promise(epsilon: float, delta: float) -> str:
-    return f"epsilon {upward(epsilon)} at delta {delta:g}"
-
-
-def upward(value: float) -> str:
-    """Three digits, rounded up: a promise must not look better than it is."""
-    if not 0 < value < math.inf:
-        return f"{value:g}"
-    step = 10.0 ** (math.floor(math.log10(value)) - 2)
-    return f"{math.ceil(value / step - 1e-6) * step:.6g}"
+    return f"epsilon {upward(epsilon)} at delta {delta}"
 
 
 def listed(parts: Sequence[Part]) -> str:
@@ -189,7 +192,7 @@ def _own(found: Books, base: Verdict) -> Verdict:
         f"windows, whoever receives its messages ({REPLACED}; {found.rounds.most} rounds at most)"
         f"{_formality(most)}"
     )
-    conditions = tuple(text.format(where="on the device") for text in CONDITIONS)
+    conditions = (BUDGET, *(text.format(where="on the device") for text in CONDITIONS))
     return replace(base, line=line, epsilon=most, conditions=conditions)
 
 

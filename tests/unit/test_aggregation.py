@@ -29,7 +29,9 @@ from tests.fleets import mixed_fleet
 
 def open_to_all(method: Any) -> Aggregation:
     """Without any privacy."""
-    setting = Setting(rounds=1, participation=1.0, by_number=False, star=True, rule=False)
+    setting = Setting(
+        rounds=1, participation=1.0, share=1.0, by_number=False, star=True, rule=False
+    )
     return Aggregation(method, Protection(PrivacyConfig(), mixed_fleet().bind(method), setting))
 
 

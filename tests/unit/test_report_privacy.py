@@ -181,7 +181,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert re.search(r"^adjacency +one client's data replaced by any other", text, re.M)
     assert re.search(r"^w +head +2 +1,234 +yes", text, re.M)
     assert re.search(r"^w +head +2 +1,234 +sent in clear", text, re.M)
-    assert text.count("condition: ") == 5
+    assert text.count("condition: ") == 7
     assert "why not: everything left in clear" in text
     alpha, beta = map(json.loads, command(capsys, str(tmp_path), "--json").splitlines())
     assert beta["per_client"] == []

@@ -18,8 +18,9 @@ from communis.extras import EXTRAS, Extra
 from communis.finished import read
 from communis.methods.local import Local
 from communis.privacy import gaussian
+from communis.privacy.digits import upward
 from communis.privacy.settings import PrivacyConfig
-from communis.verdict import Verdict, course, upward, verdict, worst
+from communis.verdict import Verdict, course, verdict, worst
 from tests.unit import folders, small
 
 W = {"field": "w", "part": "head", "tensors": 2, "numbers": 1234, "covered": True, "why": ""}
@@ -105,8 +106,9 @@ def test_local_rounds_add_up_by_client(tmp_path: Path) -> None:
 
 def test_what_every_promise_depends_on(tmp_path: Path) -> None:
     text = " ".join(judged(write(tmp_path, "local", [paid(0.3, 0)], epsilon=9.0)).conditions)
-    for words in ("run's seed", "on the device", "floating point", "Losses, scores", "public",
-                  "choosing settings"):  # fmt: skip
+    for words in ("run's seed", "on the device", "floating point", "Losses, scores",
+                  "number of clients is taken for public", "has training windows",
+                  "device must count its own budget", "choosing settings"):  # fmt: skip
         assert words in text
 
 
@@ -230,8 +232,8 @@ def test_the_mechanism_of_the_paper(tmp_path: Path) -> None:
     assert math.isnan(found.epsilon)
     assert "sensitivity taken as C; NO client-level DP for the whole upload" in found.line
     assert found.operator is not None
-    assert found.operator.at_c == pytest.approx(21.9, abs=0.05)
-    assert found.operator.at_2c == pytest.approx(58.0, abs=0.05)
+    assert found.operator.at_c == pytest.approx(21.90195, rel=1e-6)
+    assert found.operator.at_2c == pytest.approx(57.97342, rel=1e-6)
     assert found.operator.claimed == 2
     assert "(claimed: 2 per round)" in found.line
     assert len(found.reasons) == 2
@@ -264,6 +266,8 @@ def test_central_without_sampling_is_a_plain_gaussian(
     assert "if the server is trusted" in found.line
     assert "The server is trusted" in found.conditions[0]
     assert any("at the server" in text for text in found.conditions)
+    assert any("number of clients is taken for public" in text for text in found.conditions)
+    assert not any("device must count" in text for text in found.conditions)  # the server does
 
 
 def test_central_sampling_helps_and_rounds_must_be_known(tmp_path: Path) -> None:
@@ -303,13 +307,18 @@ def test_central_without_the_accountant(tmp_path: Path, monkeypatch: pytest.Monk
     assert course(read(tmp_path)) == {}
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(7.9999, "8"), (8.0000000001, "8"), (8.001, "8.01"), (0.12345, "0.124"), (206.2, "207"),
-     (0.0, "0"), (math.inf, "inf"), (12345.0, "12400")],
-)  # fmt: skip
-def test_numbers_are_rounded_up(value: float, text: str) -> None:
-    assert upward(value) == text
+def test_numbers_are_rounded_up(tmp_path: Path) -> None:
+    """Epsilon is 1.1317... of mu = 0.3 and 0.5299... of half of that; delta is given in full."""
+    assert 1.131 < gaussian.epsilon_of(0.3, DELTA) < 1.132
+    found = judged(write(tmp_path / "a", "local", [paid(0.3, 0)], noise=1.0))
+    assert found.brief == "epsilon 1.14 at delta 1e-05"
+    odd = {"noise": 1.0, "delta": 1.00000001e-5}
+    assert judged(write(tmp_path / "b", "local", [paid(0.3, 0)], **odd)).brief == (
+        "epsilon 1.14 at delta 1.00000001e-05"
+    )
+    assert 0.529 < gaussian.epsilon_of(0.15, DELTA) < 0.530
+    paper = judged(write(tmp_path / "c", "paper", [paid(0.3, 0)], noise=1.0))
+    assert "epsilon 0.53 at sensitivity C, 1.14 at 2 C" in paper.line
 
 
 def test_the_weakest_of_several() -> None:

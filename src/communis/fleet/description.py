@@ -65,6 +65,7 @@ class Fleet:
     online: Online = field(default_factory=Online)  # who can be reached in a round
     attack: Attack = field(default_factory=Attack)  # who lies, and how
     public: int = -1  # whose training windows everybody has, if a method needs such; see public.py
+    dealt_by_size: bool = False  # who has which model follows from how many windows clients have
 
     def __post_init__(self) -> None:
         if self.client_of is None:
@@ -196,19 +197,28 @@ class Fleet:
         """(clients,) training windows that a sensor has seen, and those that have a modality."""
         windows, clients, owner = self.windows, len(self), self.clients_of
         train = (windows.split == TRAIN) & (owner >= 0)
-        if self.outages is not None:
-            flags = self._struck_flags()
-        else:
-            owned = {m: np.array([m in suite for suite in self.suites]) for m in windows.modalities}
-            flags = {
-                m: windows.present[m] & owned[m][owner] if m in windows.present else owned[m][owner]
-                for m in windows.modalities
-            }
+        flags = self._flags
         some = np.any(list(flags.values()), axis=0) & train
         by_modality = {
             m: np.bincount(owner[some & flags[m]], minlength=clients) for m in windows.modalities
         }
         return np.bincount(owner[some], minlength=clients), by_modality
+
+    @property
+    def borrowed(self) -> list[Modality]:
+        """With normalise = "client": the modalities of which some client has windows but none to
+        train on, so that these are normalised by the training windows of others."""
+        if self.normalise != "client":
+            return []
+        _, by_modality = self.counts
+        owner = self.clients_of
+        later = (owner >= 0) & np.isin(self.windows.split, (VAL, TEST))
+        found = []
+        for m, trained in by_modality.items():
+            judged = np.bincount(owner[later & self._flags[m]], minlength=len(self))
+            if trained.any() and (judged[trained == 0] > 0).any():
+                found.append(m)
+        return found
 
     def samples(self, client: int, whole: bool = False) -> Splits:
         """A client's windows as tensors: what dropped out is zero, the rest is normalised.
@@ -296,6 +306,18 @@ class Fleet:
         flags = self.windows.present
         everything = np.ones(len(rows), bool)
         return {m: (None, flags[m][rows] if m in flags else everything) for m in suite}
+
+    @cached_property
+    def _flags(self) -> dict[Modality, Array]:
+        """(N,) bool per modality: the window has it, and its client the sensor."""
+        if self.outages is not None:
+            return self._struck_flags()
+        windows, owner = self.windows, self.clients_of
+        owned = {m: np.array([m in suite for suite in self.suites]) for m in windows.modalities}
+        return {
+            m: windows.present[m] & owned[m][owner] if m in windows.present else owned[m][owner]
+            for m in windows.modalities
+        }
 
     def _struck_flags(self) -> dict[Modality, Array]:
         """(N,) bool per modality: the window has it, after outages."""

@@ -141,7 +141,9 @@ class FleetConfig:
             online=self.online,
             public=self.public,
         )
-        return replace(fleet, models=self._models(fleet, [role.model for role in roles]))
+        own = [role.model for role in roles]
+        sized = self.deal == "size" and len(set(self.models)) > 1 and not all(own)
+        return replace(fleet, models=self._models(fleet, own), dealt_by_size=sized)
 
     def brought(self) -> dict[str, Any]:
         """What comes from other files, by content; see brought.py."""

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from communis.core import CommunisError
 from communis.extras import require
 from communis.privacy import gaussian
+from communis.privacy.digits import upward
 
 Kind = Literal["rdp", "pld"]
 Round = tuple[float, float]  # (q, z)
@@ -92,7 +93,7 @@ def split(z: float, sigma_b: float) -> float:
     if not (z > 0 and 2 * sigma_b > z):
         raise CommunisError(
             f"noise {z} on updates cannot spare any budget for a count with noise {sigma_b}: "
-            f"the noise on the count must be above {z / 2:g}, and both positive"
+            f"the noise on the count must be above {upward(z / 2, 6)}, and both positive"
         )
     return 1 / math.sqrt(z**-2 - (2 * sigma_b) ** -2)
 

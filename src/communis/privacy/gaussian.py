@@ -1,9 +1,16 @@
-"""Gaussian noise, exactly, by one number.
+"""Gaussian noise by one number.
 
 Noise of standard deviation sigma on what a neighbour can move by at most Delta is mu-GDP with mu =
-Delta / sigma: to tell neighbours apart is as hard as to tell N(0, 1) from N(mu, 1) by one draw.
-Rounds add up as mu^2, and what they add up to is turned into epsilon and delta once, at the end
-(Balle and Wang 2018; Dong, Roth and Su 2022). These are equalities, not bounds.
+Delta / sigma: to tell neighbours apart is at least as hard as to tell N(0, 1) from N(mu, 1) by one
+draw, and as hard where they are Delta apart. Rounds add up as mu^2, and what they add up to is
+turned into epsilon and delta once, at the end (Balle and Wang 2018; Dong, Roth and Su 2022).
+
+The conversion is an equality. The sum of mu^2 is an upper bound also where a round's message
+depends on earlier ones, and no smaller one holds for all such runs: it is attained where neighbours
+are Delta apart in every round, whatever came before.
+
+Delta is the largest excess of a probability over e^epsilon times that of a neighbour. It is not the
+probability that the privacy loss exceeds epsilon: that is Phi(mu/2 - epsilon/mu), and larger.
 """
 
 from __future__ import annotations
@@ -46,7 +53,7 @@ def mu_of(epsilon: float, delta: float) -> float:
 
 
 def composed(mus: Iterable[float]) -> float:
-    """Of everything together: the root of the sum of squares."""
+    """Of everything together, at most: the root of the sum of squares."""
     return math.hypot(*mus)
 
 

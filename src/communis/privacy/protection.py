@@ -32,8 +32,9 @@ class Setting:
     """What privacy has to know of a run."""
 
     rounds: int
-    participation: float
-    by_number: bool  # cohorts of a fixed size
+    participation: float  # central: the probability of every client's coin
+    share: float  # of the clients that are in a round, where their number is fixed
+    by_number: bool  # that number is given, as run.cohort
     star: bool
     rule: bool  # something stands in for means
 
@@ -57,7 +58,7 @@ class Protection:
         self._trainers = [self.cards[i] for i in fleet.trainers]
         settings.check(len(self._trainers))
         self._refuse()
-        self.guard = settings.guard(self._covered(), setting.rounds, setting.participation)
+        self.guard = settings.guard(self._covered(), setting.rounds, setting.share)
         sends = self._up not in (None, type(None))
         self.central = settings.central(setting.rounds, setting.participation) if sends else None
         self._layout = layout(self._up, self._trainers, method.sends) if self.central else None
@@ -109,7 +110,7 @@ class Protection:
         """Those who can still afford this round."""
         if self.guard is None or not self._limited:
             return list(clients)
-        limit = gaussian.mu_of(self.settings.epsilon, self.settings.delta) ** 2 * (1 + 1e-9)
+        limit = gaussian.mu_of(self.settings.epsilon, self.settings.delta) ** 2
         spent = self._spent.copy()
         spent[list(paying)] += self.guard.mu(round - 1) ** 2
         cost = self.guard.mu(round) ** 2
@@ -195,6 +196,7 @@ class Protection:
             "rounds": self._setting.rounds,
             "participation": self._setting.participation,
             "cohort": self._setting.by_number,
+            "share": self._setting.share,
             "star": self._setting.star,
             "mu": self.guard.mu(1) if self.guard else None,
             "z": self.central.z if self.central else None,
@@ -227,16 +229,22 @@ class Protection:
 
     def _leaks(self) -> list[str]:
         """What else a client gives away, whatever is noised."""
+        fleet = self._fleet.fleet
+        borrowed = fleet.borrowed
         found = {
             "raw windows are handed over to the server": self._method.pools_data,
             "the training windows of one client are given to everybody": self._method.uses_public,
             "which parts a client sends may depend on its data": self._method.partial,
             "windows are normalised by the whole fleet's statistics, shared in clear": (
-                self._fleet.fleet.normalise == "fleet"
+                fleet.normalise == "fleet"
             ),
+            "a client without training windows of a sensor gets the whole fleet's statistics of "
+            f"it, shared in clear ({', '.join(borrowed)})": bool(borrowed),
             "targets are scaled by the whole fleet's statistics, shared in clear": scaled(
-                self._fleet.fleet.windows.task
+                fleet.windows.task
             ),
+            "who has which model follows from how many training windows clients have "
+            '(fleet.deal = "size")': fleet.dealt_by_size,
         }
         return [why for why, so in found.items() if so]
 

@@ -10,9 +10,11 @@ from typing import Literal
 from communis.core import CommunisError
 from communis.privacy import accountant, gaussian
 from communis.privacy.central import Central
+from communis.privacy.digits import downward
 from communis.privacy.guard import Block, Guard, Spending
 
 Mode = Literal["none", "paper", "local", "central"]
+ABOVE = 1 + 1e-9  # so much more noise than a budget takes: sums of floats must not exceed it
 OWNERS = {  # settings that mean something in some modes only
     "clips": ("paper", "local"),
     "mechanism": ("local",),
@@ -46,6 +48,7 @@ class PrivacyConfig:
     # outside of what the method calls its subspace
     kappa: float = 4.0  # sigma_null / sigma_sig
     participations: int = 0  # rounds that a client's budget is spread over; 0: those expected of it
+    # by run.participation or run.cohort, if all clients are there
     spend: Literal["even", "late"] = "even"  # late: half of the even share at first, then up to 1.5
     accountant: accountant.Kind = "rdp"
     adaptive: bool = False  # C follows a quantile of the lengths of updates
@@ -92,11 +95,13 @@ class PrivacyConfig:
         if self.mode != "none" and self.delta >= 1 / clients:
             raise CommunisError(
                 f"delta = {self.delta:g} with {clients} clients: from 1/{clients} on, handing out "
-                f"one of them in clear would be allowed; choose delta below {1 / clients:.2g}"
+                "one of them in clear would be allowed; choose delta below "
+                f"{downward(1 / clients, 2)}"
             )
 
-    def guard(self, covered: Sequence[str], rounds: int, participation: float) -> Guard | None:
-        """What clients do to the fields that are covered; None: nothing, or nothing leaves."""
+    def guard(self, covered: Sequence[str], rounds: int, share: float) -> Guard | None:
+        """What clients do to the fields that are covered; None: nothing, or nothing leaves.
+        share: of the clients that are in a round."""
         if self.mode in ("none", "central") or not covered:
             return None
         unknown = sorted(self.clips.keys() - set(covered))
@@ -111,8 +116,8 @@ class PrivacyConfig:
             return Guard(blocks, self.kappa)
         ratio = self.noise
         if not ratio:  # mu_total^2 = rounds mu^2
-            times = self.times(rounds, participation)
-            ratio = math.sqrt(times) / gaussian.mu_of(self.epsilon, self.delta)
+            times = self.times(rounds, share)
+            ratio = math.sqrt(times) / gaussian.mu_of(self.epsilon, self.delta) * ABOVE
         share = math.sqrt(len(covered))  # mu^2 = sum_b (2 C_b / sigma_b)^2, in equal parts
         blocks = {name: Block(clip, ratio * 2 * clip * share) for name, clip in clips.items()}
         kappa = self.kappa if self.mechanism == "subspace" else 1.0
@@ -134,9 +139,10 @@ class PrivacyConfig:
         quantile, rate = (self.quantile, self.clip_rate) if self.adaptive else (0.0, 0.0)
         return Central(z, self.clip, participation, spending, quantile, rate)
 
-    def times(self, rounds: int, participation: float) -> int:
-        """The rounds that a client's budget is spread over."""
-        return self.participations or max(1, math.ceil(round(participation * rounds, 9)))
+    def times(self, rounds: int, share: float) -> int:
+        """The rounds that a client's budget is spread over: by default those that are expected of
+        it. Who is drawn more often stops when its budget is spent."""
+        return self.participations or max(1, math.ceil(round(share * rounds, 9)))
 
     def spending(self, rounds: int) -> Spending:
         return Spending(rounds if self.spend == "late" else 0)

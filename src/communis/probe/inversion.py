@@ -2,7 +2,8 @@
 
 The attacker is the server itself, honest but curious: it knows the model and reads a client's
 message. It looks for windows whose gradient points where the observed one does (Geiping et al.
-2020), with the label read off the signs of the last bias (Zhao et al. 2020).
+2020). In a gradient in clear the signs of the last bias say the label (Zhao et al. 2020); where
+that bias is noised they prove nothing, and every label is tried.
 
 What is attacked is the easiest case there is: the gradient of one window at known weights. A client
 that has taken many steps of Adam on batches sends a difference of weights that is no gradient of
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -33,7 +35,7 @@ LAST_BIAS = "head.out.bias"
 class Search:
     """How windows are looked for."""
 
-    restarts: int = 3  # from other random windows; the best match counts
+    restarts: int = 3  # from other random windows, for every label; the best match counts
     iterations: int = 500
     lr: float = 0.05  # of Adam
     smoothness: float = 1e-4  # weight of the total variation
@@ -88,30 +90,38 @@ def inferred_label(observed: Mapping[Path, Tensor], mark: str = "") -> int | Non
     return None if bias is None else int(bias.argmin())
 
 
+def candidates(
+    model: Model, task: Task, observed: Mapping[Path, Tensor], noised: bool
+) -> list[Tensor]:
+    """The targets (1,) that a window may have by what was observed: the label that the last bias
+    proves, or all labels if that bias is noised."""
+    label = inferred_label(observed, model.mark) if task.classes == task.outputs else None
+    if label is None:
+        raise CommunisError(
+            f"the target cannot be inferred without the gradient of {LAST_BIAS} of a "
+            "classification: give it"
+        )
+    labels = range(task.classes) if noised else [label]
+    return [torch.tensor([one]) for one in labels]
+
+
 def invert(
     model: Model,
     task: Task,
     observed: Mapping[Path, Tensor],
     streams: Streams,
-    target: Tensor | None = None,
+    targets: Sequence[Tensor],
     search: Search | None = None,
 ) -> Inverted:
     """The windows in [0, 1], of every modality of the model, whose gradient looks most like what
     was observed at the paths that were observed.
 
-    target: (1, ...) what they show, if the attacker knows it; else inferred."""
+    targets: (1, ...) each, what they may show. The attacker takes the one with the best match; it
+    cannot know which is the true one."""
     search, model = search or Search(), model.eval()
-    if target is None:
-        label = inferred_label(observed, model.mark) if task.classes == task.outputs else None
-        if label is None:
-            raise CommunisError(
-                f"the target cannot be inferred without the gradient of {LAST_BIAS} of a "
-                "classification: give it"
-            )
-        target = torch.tensor([label])
     best: Inverted | None = None
     with _twice_differentiable():
-        for restart in range(search.restarts):
+        for target, restart in product(targets, range(search.restarts)):
             found = _descend(model, task, observed, target, search, streams, restart)
             best = found if best is None or found.loss < best.loss else best
             if best.loss < search.enough:
@@ -179,14 +189,17 @@ def attempts(
     search: Search | None = None,
 ) -> Iterator[Attempt]:
     """Every sample, a batch of one window each, under every regime. The label is inferred where the
-    last bias is seen, and otherwise known to the attacker."""
+    last bias is seen, in clear or noised, and otherwise known to the attacker."""
     for regime in regimes:
         for i, batch in enumerate(batches):
             draw = streams.generator(f"privacy {regime.name}", i)
             observed = regime.see(gradient(model.eval(), task, batch), draw)
             inferable = task.classes == task.outputs and LAST_BIAS + model.mark in observed
-            target = None if inferable else batch.target
-            found = invert(model, task, observed, streams, target, search)
+            if inferable:
+                targets = candidates(model, task, observed, regime.noised)
+            else:
+                targets = [batch.target]
+            found = invert(model, task, observed, streams, targets, search)
             alike = [ssim(found.windows[m], x[0]) for m, x in batch.inputs.items()]
             right = bool(found.target == batch.target) if inferable else None
             yield Attempt(regime.name, i, sum(alike) / len(alike), right, found)

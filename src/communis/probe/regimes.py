@@ -32,6 +32,7 @@ class Regime:
     name: str
     about: str
     see: See  # what the attacker makes use of
+    noised: bool  # whether noise is on that: then the signs of the last bias do not prove the label
 
 
 def regimes(model: Model, epsilon: float, delta: float = 1e-5) -> list[Regime]:
@@ -41,8 +42,8 @@ def regimes(model: Model, epsilon: float, delta: float = 1e-5) -> list[Regime]:
     local = PrivacyConfig(mode="local", epsilon=epsilon, delta=delta).guard(["all"], 1, 1.0)
     assert local is not None
     found = [
-        Regime("raw", "everything in clear", lambda g, draw: _scaled(g)),
-        Regime("local", "everything clipped and noised", _guarded(local, {})),
+        Regime("raw", "everything in clear", lambda g, draw: _scaled(g), False),
+        Regime("local", "everything clipped and noised", _guarded(local, {}), True),
     ]
     if not theta:
         return found
@@ -59,22 +60,24 @@ def regimes(model: Model, epsilon: float, delta: float = 1e-5) -> list[Regime]:
     def alone(see: See) -> See:
         return lambda g, draw: see({path: g[path] for path in theta}, draw)
 
-    paper_seen = Regime("paper", "theta_M by UMEDA's mechanism, the rest in clear", rest)
+    paper_seen = Regime("paper", "theta_M by UMEDA's mechanism, the rest in clear", rest, False)
     return [
         found[0],
         paper_seen,
         found[1],
-        Regime("theta_M raw", "theta_M alone, in clear", alone(found[0].see)),
-        Regime("theta_M isotropic", "theta_M alone, noised", alone(_guarded(isotropic, {}))),
+        Regime("theta_M raw", "theta_M alone, in clear", alone(found[0].see), False),
+        Regime("theta_M isotropic", "theta_M alone, noised", alone(_guarded(isotropic, {})), True),
         Regime(
             "theta_M paper",
             "theta_M alone, by UMEDA's mechanism",
             alone(_guarded(anisotropic, basis)),
+            True,
         ),
         Regime(
             "theta_M equal power",
             "theta_M alone, as much noise in all directions",
             alone(_guarded(alike, {})),
+            True,
         ),
     ]
 

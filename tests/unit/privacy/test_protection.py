@@ -11,7 +11,11 @@ import pandas as pd
 import pytest
 import torch
 
-from communis import CommunisError, FedAvg, Plan, Run
+from communis import CommunisError, FedAvg, Fleet, Plan, Run, Streams
+from communis.availability.roles import Role
+from communis.data.synthetic import Synthetic
+from communis.finished import read
+from communis.fleet.muster import FleetConfig
 from communis.methods.centralized import Centralized
 from communis.methods.fedavg import Server
 from communis.methods.fednova import FedNova
@@ -19,13 +23,16 @@ from communis.methods.fedopt import FedOpt
 from communis.methods.fedproto import FedProto
 from communis.methods.local import Local
 from communis.methods.scaffold import Scaffold
+from communis.partition.settings import Partition
 from communis.privacy import accountant, gaussian
 from communis.privacy.guard import Guard
 from communis.privacy.settings import PrivacyConfig
+from communis.recordings.windows import TRAIN
 from communis.robust.attacks import Attack
 from communis.robust.median import GeometricMedian
 from communis.topology import ring
-from tests.fleets import SENDING, make, mixed_fleet
+from communis.verdict import verdict
+from tests.fleets import SENDING, SMALL, make, mixed_fleet
 
 LOCAL = PrivacyConfig(mode="local", noise=1.0)
 CENTRAL = PrivacyConfig(mode="central", noise=1.0)
@@ -101,6 +108,41 @@ def test_a_client_that_has_spent_its_budget_stays_away() -> None:
     assert run.history[-1].scores  # the last round is scored although nobody planned it
 
 
+@pytest.mark.parametrize(
+    "plan", [{"cohort": 1}, {"participation": 0.2}, {"participation": 0.1}, {"participation": 0.29}]
+)
+def test_a_budget_is_spread_over_the_rounds_that_a_client_is_drawn_for(
+    plan: dict[str, Any],
+) -> None:
+    """One of five clients in each of ten rounds, whichever setting says so: two rounds of each."""
+    run = ran(FedAvg(batch=8), PrivacyConfig(mode="local", epsilon=8.0), rounds=10, plan=plan)
+    rows = log(run)
+    paid = rows[rows["name"] == "privacy/mu"].groupby("client")["value"]
+    assert {len(record.cohort) for record in run.history} == {1}
+    assert (paid.count() == 2).all()
+    spent = [gaussian.epsilon_of(mu, 1e-5) for mu in paid.agg(gaussian.composed)]
+    assert spent == pytest.approx([8.0] * 5, rel=1e-8)  # noise is above the budget's by 1e-9
+    assert run.round == 10
+    assert account(run)["share"] == 0.2
+
+
+@pytest.mark.parametrize("plan", [{"cohort": 2}, {"cohort": 9}, {"participation": 0.5}])
+@pytest.mark.parametrize(
+    "config",
+    [
+        PrivacyConfig(mode="local", epsilon=2.0),
+        PrivacyConfig(mode="local", epsilon=2.0, spend="late"),
+        PrivacyConfig(mode="local", epsilon=2.0, participations=3),
+        PrivacyConfig(mode="local", epsilon=2.0, noise=4.0),
+    ],
+)
+def test_nobody_spends_more_than_epsilon(config: PrivacyConfig, plan: dict[str, Any]) -> None:
+    run = ran(FedAvg(batch=8), config, rounds=7, plan=plan)
+    rows = log(run)
+    paid = rows[rows["name"] == "privacy/mu"].groupby("client")["value"]
+    assert max(gaussian.epsilon_of(mu, 1e-5) for mu in paid.agg(gaussian.composed)) <= 2.0
+
+
 def test_a_round_that_nobody_can_pay_is_refused_at_once() -> None:
     for config in (LOCAL, CENTRAL):
         with pytest.raises(CommunisError, match="a single round costs more than epsilon = 1"):
@@ -125,6 +167,7 @@ def test_central_privacy_without_noise_is_a_mean_of_clipped_updates() -> None:
     plain = ran(FedAvg(batch=8, uniform=True), PrivacyConfig())
     noised = ran(FedAvg(batch=8, uniform=True), wide)
     for path, tensor in plain.server.w.items():
+        # noise of 1e-9 C = 1e-5 on each of two rounds' sums, of up to five clients
         torch.testing.assert_close(noised.server.w[path], tensor, atol=2e-4, rtol=0)
 
 
@@ -208,6 +251,58 @@ def test_statistics_that_everybody_shares_are_leaks() -> None:
     assert account(run)["leaks"] == [
         "windows are normalised by the whole fleet's statistics, shared in clear"
     ]
+
+
+def leaks(fleet: Fleet, tmp_path: Path) -> list[str]:
+    """What a private run of one round lists, and what its verdict says of it."""
+    config = 'name = "x"\nseed = 0\n[data]\nname = "d"\n[method]\nname = "m"\n[run]\nrounds = 1\n'
+    plan, method = Plan(rounds=1, workers=1), FedProto(batch=8)
+    with Run(fleet, method, plan, privacy=LOCAL, folder=tmp_path, config=config) as run:
+        list(run)
+    found: list[str] = account(run)["leaks"]
+    assert set(found) <= {*verdict(read(tmp_path)).reasons}
+    return found
+
+
+def test_models_that_are_dealt_by_private_counts_are_a_leak(tmp_path: Path) -> None:
+    """Ranks of how many windows clients have are known to whoever knows the models."""
+    windows = Synthetic(clients=4, windows=20, classes=3, steps=16, channels=2).load(Streams(0))
+
+    def dealt(name: str, **changes: Any) -> list[str]:
+        settings = {"models": ("cnn_small", "cnn"), "embedding": 8, "deal": "size", **changes}
+        fleet = FleetConfig(**settings).make(windows, Partition(), Streams(0))
+        return leaks(fleet, tmp_path / name)
+
+    assert dealt("size") == [
+        "who has which model follows from how many training windows clients have "
+        '(fleet.deal = "size")'
+    ]
+    assert dealt("seed", deal="seed") == []
+    assert dealt("one", models=("cnn_small",)) == []  # nothing to deal
+    roles = (Role(("m0",), 2, model="cnn"), Role(("m0",), 2, model="cnn_small"))
+    assert dealt("roles", roles=roles) == []  # nobody's model is dealt
+
+
+def test_statistics_that_a_client_borrows_are_a_leak(tmp_path: Path) -> None:
+    """Client 1 has no training windows of m1 but others to be judged by: they are normalised by
+    the training windows of client 0."""
+    windows = Synthetic(clients=2, windows=20, classes=3, steps=16, channels=2, modalities=2).load(
+        Streams(0)
+    )
+    others = (windows.owner == 1) & (windows.split == TRAIN)
+    lacking = replace(windows, present={"m1": ~others})
+    listed = (
+        "a client without training windows of a sensor gets the whole fleet's statistics of it, "
+        "shared in clear (m1)"
+    )
+    assert leaks(Fleet.of(lacking, models=(SMALL,)), tmp_path / "lacking") == [listed]
+    assert leaks(Fleet.of(windows, models=(SMALL,)), tmp_path / "all") == []
+    nothing = Fleet.of(lacking, models=(SMALL,), normalise="none")
+    assert leaks(nothing, tmp_path / "none") == []
+    never = replace(windows, present={"m1": windows.owner != 1})  # nothing to be normalised
+    assert leaks(Fleet.of(never, models=(SMALL,)), tmp_path / "never") == []
+    nobody = replace(windows, present={"m1": windows.split != TRAIN})  # no statistics to share
+    assert leaks(Fleet.of(nobody, models=(SMALL,)), tmp_path / "nobody") == []
 
 
 def test_a_backend_without_guards_is_refused() -> None:

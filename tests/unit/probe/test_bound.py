@@ -102,4 +102,4 @@ def test_mu_bound() -> None:
     assert mu_bound(100, 50) == 0.0
     assert mu_bound(100, 0) == 0.0
     n = 1_000_000
-    assert mu_bound(n, int(n * norm.cdf(0.5))) == pytest.approx(1.0, abs=0.01)
+    assert mu_bound(n, int(n * norm.cdf(0.5))) == pytest.approx(1.0, rel=0.01)

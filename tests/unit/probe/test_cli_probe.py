@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 
 from communis.cli_probe import app
 from communis.core import CommunisError
+from communis.probe.audit import Audit
+from communis.probe.bound import Bound
 from tests.unit.probe.test_membership import finished
 
 PRIVATE = """
@@ -79,7 +81,7 @@ def test_audit_says_what_was_found(tmp_path: Path) -> None:
     (event,) = events(
         call("audit", str(path), "--set", "privacy.epsilon=2.0", "--canaries", "5", "--json")
     )
-    assert event["claimed"] == pytest.approx(2.0, abs=1e-6)
+    assert event["claimed"] == pytest.approx(2.0, rel=1e-8)  # a budget leaves 1e-9 of the noise
     assert event["refuted"] is False
     assert event["bound"]["canaries"] == 5
     clear = call(
@@ -93,3 +95,17 @@ def test_audit_says_what_was_found(tmp_path: Path) -> None:
         "5",
     )
     assert "none: nothing is private" in clear
+
+
+def test_what_an_audit_proves_is_rounded_down_and_what_was_claimed_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound = Bound(100, 50, 49, epsilon=1.9999, gaussian=5.6789, highest=2.946977)
+    found = Audit("local", "one client's data replaced", 3, 1e-5, 7.991, bound)
+    monkeypatch.setattr("communis.probe.audit.audit", lambda *_: found)
+    path = tmp_path / "private.toml"
+    path.write_text(PRIVATE)
+    text = " ".join(call("audit", str(path)).split())
+    assert "claimed epsilon 8 after 3 rounds" in text
+    assert "epsilon, at least 1.99 (with all of them right: 2.94)" in text
+    assert "if Gaussian 5.67 at least" in text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -15,8 +15,16 @@ from communis.backends.machine import one_thread
 from communis.core import Batch, CommunisError
 from communis.models.zoo import architecture
 from communis.probe import scenes
-from communis.probe.inversion import LAST_BIAS, Search, attempts, gradient, inferred_label, invert
-from communis.probe.regimes import KAPPA, regimes
+from communis.probe.inversion import (
+    LAST_BIAS,
+    Search,
+    attempts,
+    candidates,
+    gradient,
+    inferred_label,
+    invert,
+)
+from communis.probe.regimes import KAPPA, Regime, regimes
 from communis.streams import Streams
 from communis.tasks import Localisation
 from tests.unit.small import TINY, batch, network
@@ -62,8 +70,9 @@ def test_a_window_is_seen_unless_everything_is_noised() -> None:
 def test_the_gate_can_be_differentiated_twice() -> None:
     scene = scenes.movements(1, STREAMS, scenes.TINY, steps=8)
     observed = gradient(scene.model, scene.task, scene.batches[0])
+    label = candidates(scene.model, scene.task, observed, noised=False)
     short, longer = (
-        invert(scene.model, scene.task, observed, STREAMS, None, Search(1, n)) for n in (2, 25)
+        invert(scene.model, scene.task, observed, STREAMS, label, Search(1, n)) for n in (2, 25)
     )
     assert longer.loss < 0.5 * short.loss
 
@@ -95,19 +104,51 @@ def test_an_unknown_target_that_cannot_be_inferred_is_asked_for() -> None:
     one = Batch(batch({"a": 2}, 1).inputs, {"a": torch.ones(1, dtype=torch.bool)}, torch.ones(1, 2))
     observed = gradient(model, task, one)
     with pytest.raises(CommunisError, match=r"head\.out\.bias.*give it"):
-        invert(model, task, observed, STREAMS)
-    found = invert(model, task, observed, STREAMS, one.target, Search(1, 2))
+        candidates(model, task, observed, noised=False)
+    found = invert(model, task, observed, STREAMS, [one.target], Search(1, 2))
     assert found.target is one.target
     without = {k: t for k, t in observed.items() if k != LAST_BIAS}
-    with pytest.raises(CommunisError, match="give it"):
-        invert(model, scenes.Classification(2), without, STREAMS)
+    for noised in (False, True):
+        with pytest.raises(CommunisError, match="give it"):
+            candidates(model, scenes.Classification(2), without, noised)
+
+
+def test_where_the_last_bias_is_noised_every_label_is_tried() -> None:
+    """Noise that turns the signs of the last bias must not mislead the attacker: the best match of
+    all labels has the true one, and with it the window."""
+    scene = small()
+    truth = int(scene.batches[0].target)
+
+    def turned(found: Mapping[str, Tensor], draw: np.random.Generator) -> dict[str, Tensor]:
+        return {**found, LAST_BIAS: -found[LAST_BIAS]}
+
+    noised = Regime("turned", "the last bias with its signs turned", turned, noised=True)
+    clear = replace(noised, noised=False)
+    right, wrong = attempts(scene.model, scene.task, scene.batches, [noised, clear], STREAMS, BRIEF)
+    assert (right.label_found, wrong.label_found) == (True, False)
+    assert int(right.found.target) == truth
+    assert right.found.loss < wrong.found.loss
+    assert right.ssim > 0.8 > 0.5 > wrong.ssim
+
+
+def test_only_noise_makes_all_labels_candidates() -> None:
+    scene = small()
+    seen = {r.name: r for r in regimes(scene.model, 2.0)}
+    assert [name for name, one in seen.items() if not one.noised] == ["raw", "paper", "theta_M raw"]
+    observed = gradient(scene.model, scene.task, scene.batches[0])
+    found = {
+        noised: [int(one) for one in candidates(scene.model, scene.task, observed, noised)]
+        for noised in (False, True)
+    }
+    assert found == {False: [int(scene.batches[0].target)], True: list(range(scenes.CLASSES))}
 
 
 def test_a_seed_gives_the_same_reconstruction_and_restarts_the_best() -> None:
     scene = small()
     observed = gradient(scene.model, scene.task, scene.batches[0])
+    label = candidates(scene.model, scene.task, observed, noised=False)
     one, again, best = (
-        invert(scene.model, scene.task, observed, STREAMS, None, Search(n, 5)) for n in (1, 1, 3)
+        invert(scene.model, scene.task, observed, STREAMS, label, Search(n, 5)) for n in (1, 1, 3)
     )
     assert torch.equal(one.windows["depth"], again.windows["depth"])
     assert best.loss <= one.loss
