@@ -21,6 +21,9 @@ from communis.core import Score
 from communis.metrics import scores
 
 
+CONSTANT = 1e-6  # of the mean: what varies by less is a rounded constant, as float32 has 7 digits
+
+
 @dataclass(frozen=True)
 class Classification:
     """One of `classes`. Scores: accuracy, macro-F1, NLL, Brier, ECE, and F1 per class; all are NaN
@@ -217,5 +220,6 @@ def standardised(task: T, target: Tensor) -> T:
     if isinstance(task, Metric):
         mean = target.double().mean(0)
         scale = float((target - mean).square().mean().sqrt())
-        return replace(task, centre=tuple(mean.tolist()), scale=scale if scale > 1e-6 else 1.0)
+        varies = scale > CONSTANT * float(mean.abs().max())
+        return replace(task, centre=tuple(mean.tolist()), scale=scale if varies else 1.0)
     return task
