@@ -20,7 +20,6 @@ from torch import Tensor
 from communis.core import Score
 from communis.metrics import scores
 
-
 CONSTANT = 1e-6  # of the mean: what varies by less is a rounded constant, as float32 has 7 digits
 
 

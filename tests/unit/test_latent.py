@@ -73,8 +73,8 @@ def test_many_squared_pulls_are_one_towards_their_mean() -> None:
 
 @pytest.mark.parametrize("size", [1e-6, 1.0, 7e5])
 def test_equal_class_vectors_are_not_apart_by_rounding(size: float) -> None:
-    """Their mean is rounded, so that they lie some 1e-8 of their length from it; what is apart is so
-    in any unit."""
+    """Their mean is rounded, so that they lie some 1e-8 of their length from it; what is apart is
+    so in any unit."""
     same = (size * random(1, 8)).expand(3, 8)
     everything = torch.ones(3, dtype=torch.bool)
     assert float(latent.scale(same, everything)) == 1.0
