@@ -16,7 +16,8 @@ from communis.optim import Adam
 from communis.state import State
 
 EPSILON = 1e-3  # the norm is smoothed so that its slope vanishes at the target
-LEAST = 1e-12  # a length below this is none
+LEAST = 1e-12  # keeps a quotient finite
+ROUNDED = 1e-6  # of the vectors' length: in float32 what is apart by less is apart by rounding
 NEVER = 1e6  # the age of what was not heard yet
 TRACED = 10  # rounds between two looks at the pull
 
@@ -50,9 +51,11 @@ def separation(u: Tensor, has: Tensor) -> Tensor:
 
 
 def scale(u: Tensor, has: Tensor) -> Tensor:
-    """The separation, or 1 where there is none, as of a single class."""
+    """The separation, or 1 where there is none, as of a single class or of equal class vectors,
+    whose mean is rounded."""
     found = separation(u, has)
-    return torch.where(found > LEAST, found, 1.0)
+    length = u[has].square().sum(1).mean().sqrt() if bool(has.any()) else found
+    return torch.where(found > ROUNDED * length, found, 1.0)
 
 
 def course(u: Tensor, has: Tensor, targets: Tensor, known: Tensor) -> dict[str, float]:

@@ -21,6 +21,8 @@ from communis.core import Score
 from communis.metrics import scores
 from communis.metrics.pooled import HITS, SAID
 
+CONSTANT = 1e-6  # of the mean: what varies by less is a rounded constant, as float32 has 7 digits
+
 
 @dataclass(frozen=True)
 class Classification:
@@ -226,5 +228,6 @@ def standardised(task: T, target: Tensor) -> T:
     if isinstance(task, Metric):
         mean = target.double().mean(0)
         scale = float((target - mean).square().mean().sqrt())
-        return replace(task, centre=tuple(mean.tolist()), scale=scale if scale > 1e-6 else 1.0)
+        varies = scale > CONSTANT * float(mean.abs().max())
+        return replace(task, centre=tuple(mean.tolist()), scale=scale if varies else 1.0)
     return task

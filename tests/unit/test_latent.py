@@ -71,6 +71,18 @@ def test_many_squared_pulls_are_one_towards_their_mean() -> None:
     assert not torch.allclose(slope(others, "median"), 5 * slope(one, "median"), atol=1e-2)
 
 
+@pytest.mark.parametrize("size", [1e-6, 1.0, 7e5])
+def test_equal_class_vectors_are_not_apart_by_rounding(size: float) -> None:
+    """Their mean is rounded, so that they lie some 1e-8 of their length from it; what is apart is
+    so in any unit."""
+    same = (size * random(1, 8)).expand(3, 8)
+    everything = torch.ones(3, dtype=torch.bool)
+    assert float(latent.scale(same, everything)) == 1.0
+    apart = size * random(3, 8)
+    expected = size * float(latent.separation(random(3, 8), everything))
+    assert float(latent.scale(apart, everything)) == pytest.approx(expected, rel=1e-5)  # float32
+
+
 def test_separation_and_scale() -> None:
     u = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [50.0, 50.0]])
     assert float(latent.separation(u, HAS)) == 1

@@ -268,3 +268,13 @@ def test_metres_are_the_default() -> None:
     said, true = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 4.0]])
     assert float(place.loss(said, true)) == 2.0
     assert place.scores(said, true)[0].value == 2.0
+
+
+@pytest.mark.parametrize("size", [1e-9, 1.0, 1e6])
+def test_standardising_does_not_depend_on_the_unit(size: float) -> None:
+    """Nanometres or kilometres; what stands still in float32 far from the origin is not scaled."""
+    target = size * torch.tensor([[3.0, 1.0], [1.0, 1.0]])
+    found = standardised(Localisation(2), target)
+    assert found.scale == pytest.approx(size * math.sqrt(0.5), rel=1e-6)  # float32 targets
+    still = size * torch.tensor([[3.0], [3.0 + 2e-7], [3.0]])
+    assert standardised(Localisation(1), still).scale == 1.0

@@ -10,6 +10,8 @@ import numpy as np
 from communis.core import CommunisError
 from communis.recordings.recording import Array, Stream
 
+EDGE = 1e-6  # of a sample: places are quotients, and off by some 1e-16 of the recording's length
+
 
 def resampled(stream: Stream, rate: float) -> Stream:
     """The stream at `rate` Hz. The filter is symmetric, so nothing is shifted in time."""
@@ -34,8 +36,8 @@ def _unknown(missing: Array, count: int, ratio: float) -> Array:
     """(count, channels) bool: no sample was sensed within half a new step of a new sample."""
     reach = max(0.5, 0.5 / ratio)
     place = np.arange(count) / ratio
-    first = np.clip(np.ceil(place - reach - 1e-9), 0, len(missing) - 1).astype(np.int64)
-    last = np.clip(np.floor(place + reach + 1e-9), 0, len(missing) - 1).astype(np.int64)
+    first = np.clip(np.ceil(place - reach - EDGE), 0, len(missing) - 1).astype(np.int64)
+    last = np.clip(np.floor(place + reach + EDGE), 0, len(missing) - 1).astype(np.int64)
     known = np.cumsum(np.vstack([np.zeros((1, missing.shape[1]), bool), ~missing]), 0)
     return np.asarray(known[last + 1] == known[first])
 

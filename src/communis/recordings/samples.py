@@ -12,6 +12,7 @@ from torch import Tensor
 
 from communis.core import Batch, Modality
 from communis.recordings.recording import Array
+from communis.tasks import CONSTANT
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,8 @@ class Scale:
     deviation: Array
 
     def apply(self, x: Array) -> Array:
-        scale = np.where(self.deviation > 1e-6, self.deviation, 1.0)  # a constant is only centred
+        varies = self.deviation > CONSTANT * np.abs(self.mean)
+        scale = np.where(varies, self.deviation, 1.0)  # a constant is only centred
         return np.asarray((x - self.mean) / scale, np.float32)
 
 
@@ -106,19 +108,26 @@ def measured(x: Array) -> Scale | None:
 
 
 def summed(parts: Iterable[Array]) -> Scale | None:
-    """The same of windows (n, channels, ...) that come in parts."""
-    count, total, square = 0.0, 0.0, 0.0
+    """The same of windows (n, channels, ...) that come in parts. Squares are of deviations from the
+    means of the parts (Chan et al. 1979): the difference of two large sums of squares would have no
+    digit left where the mean is large."""
+    count, mean, square = 0.0, 0.0, 0.0
     for part in parts:
         x = np.moveaxis(np.asarray(part, np.float64), 1, -1)
         x = x.reshape(-1, x.shape[-1])
         known = np.isfinite(x)
-        x = np.where(known, x, 0.0)
-        count, total = count + known.sum(0), total + x.sum(0)
-        square = square + np.square(x).sum(0)
+        own = known.sum(0)
+        centre = np.where(known, x, 0.0).sum(0) / np.maximum(own, 1)
+        apart = centre - mean
+        total = count + own
+        share = own / np.maximum(total, 1)
+        square = square + np.square(np.where(known, x - centre, 0.0)).sum(0)
+        square = square + np.square(apart) * count * share
+        mean = mean + apart * share
+        count = total
     if not np.any(count):
         return None
-    mean = total / np.maximum(count, 1)
-    return Scale(mean, np.sqrt(np.maximum(square / np.maximum(count, 1) - np.square(mean), 0)))
+    return Scale(np.asarray(mean), np.sqrt(square / np.maximum(count, 1)))
 
 
 def finite(x: Array, present: Array) -> tuple[Array, Array]:

@@ -118,7 +118,7 @@ def _cloud(x: Array) -> str:
     parts = []
     for side, (a, b) in enumerate(((0, 2), (0, 1))):
         low = np.array([x[a].min(), x[b].min()])
-        span = max(float(np.ptp(x[a])), float(np.ptp(x[b])), 1e-6)
+        span = max(float(np.ptp(x[a])), float(np.ptp(x[b]))) or 1.0
         left = side * WIDTH / 2 + 10
         for across, up in zip(x[a], x[b], strict=True):
             cx = left + (across - low[0]) / span * (HEIGHT - 20)
