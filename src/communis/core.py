@@ -150,7 +150,7 @@ class Card:
     @property
     def shapes(self) -> Mapping[Path, tuple[int, ...]]:
         """Of all that a message may hold: parameters and statistics."""
-        return {**self.params, **self.statistics}
+        return {**self.params, **self.statistics} if self.statistics else self.params
 
 
 @dataclass(frozen=True)

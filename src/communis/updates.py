@@ -20,11 +20,13 @@ def sent(before: State, received: Mapping[int, Any], cards: Sequence[Card]) -> d
     they own. BatchNorm's statistics in it are no parameters."""
     found = {}
     for client, up in received.items():
-        w: State = up.w.pick(cards[client].params)
-        owned = ("", *cards[client].modalities)
+        w: State = up.w
+        card = cards[client]
+        owned = ("", *card.modalities)
+        trained = [path for path in w if path in before and path not in card.statistics]
         mine = [
             path
-            for group, paths in groups(path for path in w if path in before).items()
+            for group, paths in groups(trained).items()
             if modality_of_group(group) in owned
             for path in paths
         ]

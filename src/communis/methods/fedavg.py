@@ -3,9 +3,8 @@ https://arxiv.org/abs/1602.05629
 
 Names follow the paper: w the model, n_k a client's samples.
 Deviation: the mean runs key-wise over the clients that own a path, so clients may lack modalities.
-Beyond the paper: what becomes of BatchNorm's statistics, which the paper's models do not have, is
-    `buffers`. By default they stay with their client; "average" is the mean of the whole state, as
-    most simulators take it.
+Beyond the paper: what becomes of BatchNorm's statistics, of which it says nothing, is `buffers`. By
+    default they stay with their client; "average" is the mean of the whole state.
 Beyond the paper: `ema` smooths the encoders as FedDUET's Algorithm 1 does for every method.
 Beyond the paper: with `whole` every client has the fleet's whole model, as multimodal papers run
     FedAvg; a branch without a sensor then sends back what it got. `mask_mode` is RELIEF's question.

@@ -7,9 +7,10 @@ Deviation: Equation 6 divides the sample-weighted mean by the number of clients 
 would shrink prototypes; we
     take the sample-weighted mean itself. It travels as sums and counts, which add up.
 Deviation: a class nobody in the cohort has keeps its last prototype; one without any has no pull.
-Deviation: the paper's Equation 7 leaves the distance open and takes L2 as an example; its authors'
-    code (yuetan031/FedProto) has the mean of squares over samples and dimensions, as here
-    (`distance`). By the squared norm lam counts as many times as there are dimensions.
+Deviation: the regulariser is of every sample's embedding, by the mean of squares over dimensions,
+    as in the authors' code (nn.MSELoss in lib/update.py of yuetan031/FedProto). The squared norm is
+    `distance` = "sum": lam then counts as often as there are dimensions.
+Beyond the paper: `exchange = false` is the control: the same loss with the client's own prototypes.
 """
 
 from __future__ import annotations
