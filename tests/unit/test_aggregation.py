@@ -201,5 +201,5 @@ def test_a_replayed_message_does_not_outlive_its_run(tmp_path: Path) -> None:
 
 
 def test_attacked_variances_stay_possible() -> None:
-    run = ran(UniFL(batch=8, norms="shared"), Attack("sign_flip", (2,)))
+    run = ran(UniFL(batch=8, buffers="average"), Attack("sign_flip", (2,)))
     assert not any(r.refused for r in run.history)
