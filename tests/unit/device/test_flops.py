@@ -382,7 +382,7 @@ def test_counting_elementwise_work_leaves_no_trace(name: str) -> None:
 
 
 def test_what_a_new_model_holds_is_not_computed_with() -> None:
-    """It is memory as it was found, on which a decomposition may fail. Afterwards it is as before."""
+    """It is memory as it was found, on which a decomposition may fail; it stays as it was."""
     shapes = {"a": (3, 64)}
     made = Architecture("tokens", fusion="sglt", embedding=32).build(shapes, OUTPUTS)
     with torch.no_grad():
