@@ -42,9 +42,9 @@ def test_a_method_without_a_finite_score_has_an_empty_column(tmp_path: Path, cal
     if math.isfinite(calm):
         assert ["acc (all it has)", "0.500", "-"] in lines_of(text)
         assert ["0", "0.500", "-"] in lines_of(text)
-        assert "<td class='text'>best</td>" in text
+        assert "<td class='text'>best mean</td>" in text
     else:
-        assert "<td class='text'>best</td>" not in text
+        assert "<td class='text'>best mean</td>" not in text
 
 
 def test_an_interrupted_comparison_has_a_page(tmp_path: Path) -> None:
