@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from communis import Plan, Run
+from communis import FedAvg, Plan, Run
 from communis.backends.mock import Mock
 from communis.core import Method
 from communis.exchange import Answer, Ask
@@ -88,3 +88,23 @@ def test_nor_is_one_that_settling_broke_kept(name: str) -> None:
     assert records[1].refused[0][1].startswith("private state: ")
     assert run._since.tolist() == [3] * 5
     assert not any(score != score for score in run.scores()["value"])
+
+
+class Adrift(FedAvg):
+    """What the optimiser of client WHO carries on is no number after round WHEN; its message is."""
+
+    def local(self, client: Any, state: Any, down: Any) -> Any:
+        state, up = super().local(client, state, down)
+        if (client.card.id, client.round) == (WHO, WHEN):
+            key = min(client.memory)
+            client.memory[key] = torch.full_like(client.memory[key], torch.inf)
+        return state, up
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_an_optimiser_carries_on_is_a_part_of_the_state(workers: int) -> None:
+    method = Adrift(batch=8, momentum=0.9, carry=True)
+    with Run(mixed_fleet(), method, replace(PLAN, workers=workers)) as run:
+        records = list(run)
+    assert [[client for client, _ in record.refused] for record in records] == [[], [WHO], []]
+    assert records[1].refused[0][1].startswith("private state: memory of the optimiser/")

@@ -67,7 +67,8 @@ def test_many_squared_pulls_are_one_towards_their_mean() -> None:
         return torch.autograd.grad(loss, [u])[0]
 
     one = others.mean(0, keepdim=True)
-    torch.testing.assert_close(slope(others, "mean"), 5 * slope(one, "mean"), rtol=0, atol=1e-6)
+    # Sums in another order, of slopes up to 10 in float32: they were 1e-6 apart on two processors.
+    torch.testing.assert_close(slope(others, "mean"), 5 * slope(one, "mean"), rtol=1e-5, atol=1e-5)
     assert not torch.allclose(slope(others, "median"), 5 * slope(one, "median"), atol=1e-2)
 
 

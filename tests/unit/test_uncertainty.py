@@ -51,7 +51,7 @@ def said(**parts: tuple[Tensor, Tensor, Tensor]) -> Unimodal:
 def test_sigma_one_is_cross_entropy() -> None:
     z = logits()
     found = losses(said(a=(z, torch.zeros(5), ALL)), Y)
-    assert found.item() == pytest.approx(F.cross_entropy(z, Y).item(), rel=1e-6)
+    assert found.item() == pytest.approx(F.cross_entropy(z, Y).item(), rel=1e-5)
 
 
 def test_gradient_of_s_is_half_of_what_the_true_logit_lacks() -> None:

@@ -131,10 +131,20 @@ def forward_flops(
     inputs = {m: torch.zeros(WINDOWS, *shape, device=device) for m, shape in shapes.items()}
     target = torch.zeros(WINDOWS, dtype=torch.long, device=device)
     batch = _with_all(Batch(inputs, dict.fromkeys(shapes, target), target))
-    with _untouched(model), torch.no_grad(), _Counter(elementwise) as counter:
-        model.eval()
-        model(batch)
+    with _untouched(model), torch.no_grad():
+        _cleared(model)
+        with _Counter(elementwise) as counter:
+            model.eval()
+            model(batch)
     return float(counter.flops) / WINDOWS
+
+
+def _cleared(model: Model) -> None:
+    """Zeros in place of what a model holds that was just built: memory as it was found, on which a
+    decomposition need not converge. What is counted does not depend on values."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.is_floating_point():
+            tensor.zero_()
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]

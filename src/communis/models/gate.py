@@ -128,10 +128,12 @@ class _Gated(torch.autograd.Function):
 
 
 def _eigen(gram: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues, ascending, and eigenvectors. NaN is refused by eigh; it stays in the matrix that
-    is gated, so that a model that has diverged says so itself."""
-    values, vectors = torch.linalg.eigh(torch.nan_to_num(gram, 0.0, 0.0, 0.0))
-    return values, vectors
+    """Eigenvalues, ascending, and eigenvectors; these are NaN where the matrix holds NaN or Inf, so
+    that a model that has diverged says so itself. eigh is given zeros instead: it refuses such a
+    matrix, and one with single entries replaced may not converge."""
+    finite = torch.isfinite(gram).all(-1, keepdim=True).all(-2, keepdim=True)
+    values, vectors = torch.linalg.eigh(gram.where(finite, 0.0))
+    return values, vectors.where(finite, torch.nan)
 
 
 def _pairs(x: Tensor) -> Tensor:

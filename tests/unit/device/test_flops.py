@@ -379,3 +379,24 @@ def test_counting_elementwise_work_leaves_no_trace(name: str) -> None:
     assert counts[0] == counts[2] < counts[1]
     assert model.training
     assert all(torch.equal(before[path], t) for path, t in model.state_dict().items())
+
+
+def test_what_a_new_model_holds_is_not_computed_with() -> None:
+    """It is memory as it was found, on which a decomposition may fail; it stays as it was."""
+    shapes = {"a": (3, 64)}
+    made = Architecture("tokens", fusion="sglt", embedding=32).build(shapes, OUTPUTS)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.fill_(torch.nan)
+    seen: list[bool] = []
+
+    def look(*_: object) -> None:
+        seen.extend(bool(parameter.isnan().any()) for parameter in made.parameters())
+
+    made.register_forward_pre_hook(look)
+    found = forward_flops(made, shapes)
+    assert seen
+    assert not any(seen)
+    assert all(bool(parameter.isnan().all()) for parameter in made.parameters())
+    initialise(made, Streams(0))
+    assert forward_flops(made, shapes) == found

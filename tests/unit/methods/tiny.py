@@ -225,8 +225,9 @@ def same(a: Values, b: Values) -> bool:
     return set(a) == set(b) and all(torch.equal(a[k], b[k]) for k in a)
 
 
-def near(a: Values, b: Values, rtol: float = 1e-5, atol: float = 1e-6) -> bool:
-    """The same paths with the same values up to rounding."""
+def near(a: Values, b: Values, rtol: float = 1e-5, atol: float = 4e-6) -> bool:
+    """The same paths with the same values up to rounding. Weights are of size 1; with AVX-512 and
+    with SSE4.1 alone, what is the same was 4e-7 apart at most: ten times that is allowed."""
     return set(a) == set(b) and all(torch.allclose(a[k], b[k], rtol, atol) for k in a)
 
 

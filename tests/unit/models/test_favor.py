@@ -92,7 +92,7 @@ def test_the_kernel_gives_the_ratio_of_explicit_weights() -> None:
     weights = queries @ keys.mT
     expected = weights @ values / weights.sum(-1, keepdim=True)
     found = favor.attend(queries, *favor.kernel(keys, values))
-    assert torch.allclose(found, expected, rtol=1e-6, atol=1e-8)
+    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5)  # ratios of sums in float32
 
 
 def test_the_kernel_depends_on_what_tokens_there_are_not_on_how_many_or_how_large() -> None:
