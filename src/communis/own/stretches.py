@@ -12,7 +12,7 @@ import numpy as np
 from communis.core import CommunisError, Modality
 from communis.own.manifest import KEYS, Column, Manifest, Part
 from communis.own.tables import Table
-from communis.recordings.recording import UNLABELLED, Array, Stream, on_grid
+from communis.recordings.recording import ROUNDED, UNLABELLED, Array, Stream, on_grid
 
 Tables = Mapping[str, Table]  # by pattern
 Rows = Mapping[str, slice]  # by pattern
@@ -114,7 +114,7 @@ def target(tables: Tables, rows: Rows, manifest: Manifest, classes: Array) -> St
     _check_rate(tables[part.pattern], key, times, part.rate)
     if _even(times, part.rate):
         return Stream(chosen, part.rate, float(times[0]))
-    grid = times[0] + np.arange(int((times[-1] - times[0]) * part.rate + 1e-6) + 1) / part.rate
+    grid = times[0] + np.arange(int((times[-1] - times[0]) * part.rate + ROUNDED) + 1) / part.rate
     after = np.clip(np.searchsorted(times, grid), 1, len(times) - 1)
     nearest = np.where(grid - times[after - 1] <= times[after] - grid, after - 1, after)
     near = np.abs(times[nearest] - grid) <= _gap(manifest, part.pattern) / 2

@@ -74,6 +74,11 @@ class Dataset:
     units: Mapping[Modality, str] = field(default_factory=dict)  # "g", "m/s2", "rad/s", "bpm", ...
 
 
+# Of a step: how far a time stamp may lie before the place it is meant for. Seconds since 1970 are
+# rounded to 2.4e-7, which is more than a millionth of a step from 5 Hz on.
+ROUNDED = 1e-3
+
+
 def on_grid(times: Array, values: Array, rate: float, longest_gap: float) -> Stream:
     """Samples taken at uneven `times` (seconds, ascending) as a steady stream from time 0.
 
@@ -82,7 +87,7 @@ def on_grid(times: Array, values: Array, rate: float, longest_gap: float) -> Str
     """
     if len(times) < 2 or np.diff(times).min() < 0:
         raise CommunisError("time stamps must be two or more and must not go back")
-    grid = np.arange(int(np.floor(times[-1] * rate + 1e-6)) + 1) / rate
+    grid = np.arange(int(np.floor(times[-1] * rate + ROUNDED)) + 1) / rate
     after = np.clip(np.searchsorted(times, grid), 1, len(times) - 1)
     step = times[after] - times[after - 1]
     share = np.divide(grid - times[after - 1], step, out=np.zeros_like(grid), where=step > 0)

@@ -191,3 +191,12 @@ def test_uneven_times_become_a_grid_with_holes() -> None:
     assert np.isnan(stream.values[4:10]).all()
     with pytest.raises(CommunisError, match="must not go back"):
         on_grid(np.array([0.0, 0.2, 0.1]), np.zeros((3, 1)), 10.0, 1.0)
+
+
+@pytest.mark.parametrize("begin", [0.0, 1.7e9])
+def test_the_last_sample_is_kept_whenever_the_clock_began(begin: float) -> None:
+    """Seconds since 1970 are rounded to 2.4e-7: the last one may seem to come before its place."""
+    for steps in range(500, 600):
+        times = begin + np.arange(steps) / 100
+        stream = on_grid(times - times[0], np.ones((steps, 1)), rate=100.0, longest_gap=0.05)
+        assert len(stream.values) == steps
