@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from communis.core import Score
+
+PRIVATE_STATE = "private state: "  # how the reason begins if what a client keeps is not finite
 
 
 class Topology(Protocol):
@@ -55,11 +58,13 @@ class Answer:
     log: Mapping[str, float] = field(default_factory=dict)  # what the client noted
     scores: Sequence[Scored] = ()
     failure: str = ""  # why there is neither message nor state, if the client has none to give
+    unkept: str = ""  # why its private state stays that of before, though there is a message
 
     @property
     def failures(self) -> list[tuple[int, str]]:
-        """The failure, if there is one, as it goes into the record."""
-        return [(self.client, readable(self.failure))] if self.failure else []
+        """What went wrong, if anything did, as it goes into the record."""
+        reasons = [reason for reason in (self.failure, self.unkept) if reason]
+        return [(self.client, readable(reason)) for reason in reasons]
 
 
 class Backend(Protocol):
@@ -93,6 +98,11 @@ class Scored:
     subset: str  # the modalities that were there: "acc+gyro"
     own: bool  # they are all that the client owns
     score: Score
+
+
+def unknown(scored: Scored) -> Scored:
+    """The same without a value."""
+    return replace(scored, score=replace(scored.score, value=math.nan))
 
 
 @dataclass(frozen=True)
@@ -131,6 +141,11 @@ class RoundRecord:
     attack_distance: float = float("nan")  # how far attackers moved aggregates, as a share of them
     refused: tuple[tuple[int, str], ...] = ()  # client, reason
     scores: Mapping[str, float] = field(default_factory=dict)  # means over clients, if evaluated
+
+
+def not_finite(reason: str) -> bool:
+    """Whether a client was refused because its private state was not finite."""
+    return reason.startswith(PRIVATE_STATE)
 
 
 def readable(reason: str, limit: int = 300) -> str:

@@ -65,6 +65,16 @@ class Recipe:
             )
         self._check_clip()
 
+    def check_paths(self, paths: Collection[str]) -> None:
+        """Refuses settings that name no path of the fleet's models."""
+        for prefix in self.clip_modules:
+            if not any(path.startswith(prefix) for path in paths):
+                starts = dict.fromkeys(".".join(path.split(".")[:2]) + "." for path in paths)
+                raise CommunisError(
+                    f"clip_modules: no parameter of this fleet begins with {prefix!r}, so nothing "
+                    f"would be clipped; they begin with {', '.join(sorted(starts))}"
+                )
+
     def _check_clip(self) -> None:
         if not 0 <= self.clip < math.inf:
             raise CommunisError(f"clip must be a finite norm of at least 0, got {self.clip}")

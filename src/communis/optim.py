@@ -154,8 +154,11 @@ def clip_gradients(params: Sequence[Tensor], norm: float) -> None:
     if not grads:
         return
     total = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+    if not bool(torch.isfinite(total)):  # squares may overflow where the gradient does not
+        squares = torch.stack([g.double().square().sum() for g in grads])
+        total = squares.sum().sqrt()
     if total > norm and bool(torch.isfinite(total)):
-        torch._foreach_mul_(grads, norm / total)
+        torch._foreach_mul_(grads, float(norm / total))
 
 
 def _with_gradients(

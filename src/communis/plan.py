@@ -47,6 +47,8 @@ class Plan:
         _check_device(self.device)
         if self.pairs_in not in get_args(Rounds):
             raise CommunisError(f"pairs_in must be 'evaluated' or 'every', got {self.pairs_in!r}")
+        if self.pairs_in == "every" and not self.pairs:
+            raise CommunisError('pairs_in = "every" says when pairs are compared: set pairs = true')
         if not 0 < self.participation <= 1:
             raise CommunisError(
                 f"participation is a share in (0, 1], got {self.participation}; "

@@ -9,7 +9,7 @@ import tempfile
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -24,11 +24,21 @@ from communis.aggregation import Aggregation
 from communis.backends.inprocess import InProcess
 from communis.core import CommunisError, Method
 from communis.diary import Diary
-from communis.exchange import Answer, Ask, Backend, RoundRecord, Scored, Topology
+from communis.exchange import (
+    Answer,
+    Ask,
+    Backend,
+    RoundRecord,
+    Scored,
+    Topology,
+    not_finite,
+    unknown,
+)
 from communis.fleet import AnyMethod, Fleet
 from communis.identity import digest
 from communis.inbox import Inbox
 from communis.ledger import Ledger
+from communis.local import Recipe
 from communis.metrics.summary import summary
 from communis.plan import Plan, some
 from communis.privacy.protection import Protection
@@ -64,11 +74,18 @@ class Run:
         self.plan, self.method, self.topology = plan or Plan(), method, topology or Star()
         if not method.exchange:
             self.topology = Apart()
+            if privacy is not None and privacy.mode != "none":
+                raise CommunisError(
+                    "exchange = false: nothing leaves a client, so privacy would only noise what "
+                    'it keeps for itself; set [privacy] mode = "none"'
+                )
         fleet = fleet.pool() if method.pools_data else fleet
         self._fleet, self._streams = fleet.bind(method), fleet.streams
         self._server_type, *_ = wire.payload_types(type(method))
         self.cards, self._clock = self._fleet.cards, self._fleet.clock
         self._liars = frozenset(fleet.attack.attackers)
+        if isinstance(method, Recipe):
+            method.check_paths({path: None for card in self.cards for path in card.params})
         if not any(self.cards[i].samples for i in self._fleet.trainers):
             raise CommunisError("no client has a training window (split 0)")
         setting = self.plan.setting(
@@ -86,6 +103,7 @@ class Run:
         self.round = 0  # the last one completed
         self.history: list[RoundRecord] = []
         self._since = np.full(len(self.cards), -1, np.int64)  # round of each client's private state
+        self._diverged: frozenset[int] = frozenset()  # clients, by their last training
         self._lasting = folder is not None
         path = Path(tempfile.mkdtemp(prefix="communis-") if folder is None else folder)
         if not self._lasting:
@@ -201,7 +219,8 @@ class Run:
                 if answer.keeps_state:
                     since[answer.client] = round
         trained = time.perf_counter()
-        scores, unscored = self._evaluate(round, since, servers, cohort)
+        diverged = self._diverged_after(cohort, refused)
+        scores, unscored = self._evaluate(round, since, servers, cohort, diverged)
         refused += unscored
         if self.plan.compares(evaluated=bool(scores)):
             diary.compare(self.servers, {i: x for i, x in received.items() if i not in self._liars})
@@ -232,6 +251,7 @@ class Run:
         found: dict[str, Sequence[Any]] = {"links": ledger.links, "scores": scores, "clock": spent}
         self.folder.record(record, found | diary.rows(honest, paid))
         self.round, self._since, self.servers = round, since, servers
+        self._diverged = diverged
         self.history.append(record)
         if round % self.plan.checkpoint_every == 0:
             self.save()
@@ -274,11 +294,23 @@ class Run:
         of = {i: servers[self.topology.aggregator_of(i)] for i in clients}
         return self._aggregation.downs(of, cards, after=kind == "settle")
 
+    def _diverged_after(
+        self, cohort: Sequence[int], refused: Sequence[tuple[int, str]]
+    ) -> frozenset[int]:
+        """The clients whose last training ended in a private state that is not finite."""
+        now = {client for client, reason in refused if not_finite(reason)}
+        return frozenset((self._diverged - set(cohort)) | now)
+
     def _evaluate(
-        self, round: int, since: Array, servers: Mapping[int, Any], cohort: Sequence[int]
+        self,
+        round: int,
+        since: Array,
+        servers: Mapping[int, Any],
+        cohort: Sequence[int],
+        diverged: Collection[int],
     ) -> tuple[list[Scored], list[tuple[int, str]]]:
         """The scores of this round, if they are due or no round can follow, and the clients that
-        could not be scored."""
+        could not be scored. Who diverged scores NaN: the state before would flatter the method."""
         if not self.plan.evaluates(round) and not self._privacy.over(round + 1, cohort):
             return [], []
         everybody = [i for i in range(len(self._fleet.fleet)) if i not in self._liars]
@@ -293,7 +325,8 @@ class Run:
                 [Ask("whole", i, round, -1, messages[i].data) for i in clients]
             )
         failed = [failure for answer in answers for failure in answer.failures]
-        return [scored for answer in answers for scored in answer.scores], failed
+        scores = [scored for answer in answers for scored in answer.scores]
+        return [unknown(x) if x.client in diverged else x for x in scores], failed
 
     @cached_property
     def _experiment(self) -> str:
@@ -319,4 +352,6 @@ class Run:
             a: wire.unflatten(by_server[str(a)], self._server_type) for a in self.servers
         }
         self.round, self.history = checkpoint.round, self.folder.records()
+        for record in self.history:
+            self._diverged = self._diverged_after(record.cohort, record.refused)
         return checkpoint.round

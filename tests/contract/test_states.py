@@ -14,6 +14,7 @@ from communis.core import Method
 from communis.exchange import Answer, Ask
 from communis.fleet import AnyMethod
 from communis.plugins import find
+from communis.privacy.settings import PrivacyConfig
 from communis.topology import ring
 from communis.wire import encode, flatten, payload_types, unflatten
 from tests.fleets import FEDERATED, mixed_fleet
@@ -76,7 +77,32 @@ def test_a_state_that_is_not_finite_is_as_if_the_client_had_failed(name: str, gr
         list(without)
     for aggregator, server in run.servers.items():
         assert encode(server).data == encode(without.servers[aggregator]).data
-    assert run.scores().equals(without.scores())
+    then, others = (of_others(table.scores()) for table in (run, without))
+    assert then.equals(others)
+    assert bool(of_who(run.scores())["value"].isna().all())  # what it was before is not ranked
+    assert not bool(of_who(without.scores())["value"].isna().any())
+
+
+def of_who(table: Any) -> Any:
+    """The scores of client WHO in round WHEN."""
+    return table[(table["client"] == WHO) & (table["round"] == WHEN)]
+
+
+def of_others(table: Any) -> Any:
+    return table.drop(of_who(table).index)
+
+
+def test_under_a_guard_a_broken_state_changes_nothing_that_others_see() -> None:
+    """Silence would tell of the client's data: its noised message leaves all the same."""
+    noisy = PrivacyConfig(mode="local", noise=1.0)
+    with Run(mixed_fleet(), breaking("fedper", "local"), PLAN, privacy=noisy) as run:
+        records = list(run)
+    with Run(mixed_fleet(), breaking("fedper", "nowhere"), PLAN, privacy=noisy) as whole:
+        expected = list(whole)
+    assert [record.bytes_up for record in records] == [record.bytes_up for record in expected]
+    assert [client for client, _ in records[1].refused] == [WHO]  # the simulation knows
+    assert run._since.tolist()[WHO] == 3  # it trained again in the last round, from round 1
+    assert encode(run.server).data != encode(whole.server).data
 
 
 @pytest.mark.parametrize("name", ["comfed", "fedmd"])
@@ -87,7 +113,8 @@ def test_nor_is_one_that_settling_broke_kept(name: str) -> None:
     assert [[client for client, _ in record.refused] for record in records] == [[], [WHO], []]
     assert records[1].refused[0][1].startswith("private state: ")
     assert run._since.tolist() == [3] * 5
-    assert not any(score != score for score in run.scores()["value"])
+    assert not bool(of_others(run.scores())["value"].isna().any())
+    assert bool(of_who(run.scores())["value"].isna().all())
 
 
 class Adrift(FedAvg):

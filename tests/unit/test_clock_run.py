@@ -272,7 +272,6 @@ def test_a_method_with_private_parts_has_no_common_model_to_score() -> None:
     ("asked", "rounds"),
     [
         ({}, []),
-        ({"pairs_in": "every"}, []),
         ({"pairs": True}, [2, 3]),
         ({"pairs": True, "pairs_in": "every"}, [1, 2, 3]),
     ],

@@ -77,12 +77,22 @@ def test_windows_that_a_sensor_saw_are_also_scored_by_themselves() -> None:
     assert found["a+b", "macro_f1@seen", -1] == pytest.approx((0 + 1 / 2 + 0) / 3)
     assert found["a+b", "mean@target_seen", -1] == pytest.approx((0 + 1 + 2) / 3)
     assert found["a+b", "mean@available_seen", -1] == pytest.approx((2 + 1 + 2) / 3)
-    assert not [metric for _, metric, label in found if metric.endswith("@seen") and label >= 0]
+    by_class = {metric for _, metric, label in found if metric.endswith("@seen") and label >= 0}
+    assert by_class == {"hits@seen", "said@seen"}  # of which the pooled score is made
     assert "accuracy@other_seen" not in {metric for _, metric, _ in found}
 
 
-def test_where_no_window_lacks_a_sensor_there_is_nothing_to_tell_apart() -> None:
+def test_where_every_window_was_seen_both_are_the_same() -> None:
     found = scores(Sure(), present={})
+    for metric in ("accuracy", "macro_f1", "nll"):
+        assert found["a+b", f"{metric}@seen", -1] == found["a+b", metric, -1]
+    assert found["a+b", "mean@target_seen", -1] == found["a+b", "mean@target", -1]
+
+
+def test_a_client_that_saw_nothing_has_no_score_of_what_it_saw() -> None:
+    nothing = {"a": np.arange(10) < 5, "b": np.arange(10) < 5}
+    found = scores(Sure(), present=nothing)
+    assert ("a+b", "accuracy", -1) in found
     assert not [metric for _, metric, _ in found if metric.endswith("seen")]
 
 
@@ -92,7 +102,8 @@ def test_views_and_measures_are_scored_with_all_sensors_only() -> None:
     assert found["a+b", "mean@available", -1] == pytest.approx((2 + 1 + 2 + 0 + 0) / 5)
     viewed = {subset for subset, metric, _ in found if "@" in metric}
     assert viewed == {"a+b"}
-    assert not [metric for _, metric, label in found if "@" in metric and label >= 0]
+    by_class = {metric for _, metric, label in found if "@" in metric and label >= 0}
+    assert by_class == {"hits@seen", "said@seen"}
     assert ("a+b", "nll@other", -1) in found
 
 

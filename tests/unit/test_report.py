@@ -157,6 +157,10 @@ def grid_of(home: Path, clients: int = 6, seeds: int = 3, rounds: int = 4) -> Pa
         if method == "duet":
             extra = {"macro_f1@tempered": f1 + 0.01, "nll@tempered": 1.8 - f1, "nll@shared": 3 - f1}
             found |= {**extra, "mean@sigma_f": doubt, "mean@clamped": doubt / 100}
+            # Where no sensor saw a window it counts for the one and not for the other.
+            found |= {"mean@sigma_f_seen": doubt, "mean@available_seen": 3 - np.round(doubt)}
+            found["mean@sigma_f"] = doubt + 1
+        found["macro_f1@seen"] = f1
         history = {
             f"{split}.{name}": [dict(enumerate(row)) for row in np.broadcast_to(values, f1.shape)]
             for name, values in found.items()
@@ -235,17 +239,20 @@ def test_other_ways_to_predict(grid: Path) -> None:
     text = views.section(runs, "macro_f1", "last")
     table = cells_of(text)
     assert table[0] == ["method", "view", "macro f1", "accuracy", "nll"]
-    assert [line[:2] for line in table[1:4]] == [
+    assert [line[:2] for line in table[1:5]] == [
         ["duet", "its prediction"],
         ["", "tempered"],
         ["", "shared"],
+        ["", "its prediction, where a sensor saw the window"],
     ]
     assert table[2][3] == table[3][2] == "-"  # no accuracy of this view, no macro F1 of that
     plain, tempered = (float(table[i][2].split()[0]) for i in (1, 2))
     assert tempered - plain == pytest.approx(0.01, abs=1e-3)
-    assert table[7] == ["method", "available", "sigma_f", "clamped"]
-    fedavg = next(line for line in table if line[0] == "fedavg")
-    assert fedavg.count("-") == 2
+    measures = [line for line in table if line[0] == "method"][1]
+    every = ["sigma_f", "clamped", "sigma_f_seen", "available_seen"]
+    assert measures == ["method", "available", *every]
+    fedavg = [line for line in table if line[0] == "fedavg"][1]
+    assert fedavg.count("-") == 4
     assert views.section([run for run in runs if run.method == "fedavg"], "macro_f1", "last") == ""
 
 

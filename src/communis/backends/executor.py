@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from communis.core import Batch, Client, CommunisError, Samples, Score, Task
-from communis.exchange import Answer, Ask, Scored
+from communis.exchange import PRIVATE_STATE, Answer, Ask, Scored
 from communis.fleet import AnyMethod, BoundFleet
 from communis.metrics.pooled import is_count
 from communis.privacy.guard import Guard
@@ -119,13 +119,16 @@ class Executor:
         else:
             state, up = self.method.local(client, state, down)
         private = self._private(client, state)
-        if broken := not_finite(private):  # kept, it would be so for good
-            reason = f"private state: {broken[0]} {NOT_FINITE}"
+        broken = not_finite(private)  # kept, it would be so for good
+        reason = f"{PRIVATE_STATE}{broken[0]} {NOT_FINITE}" if broken else ""
+        if broken and self.guard is None:
             return Answer(ask.client, log=client.log, failure=reason)
         data = b""
         if ask.kind == "train":
             data = self._sent(client, self._guarded(client, up, down), flatten(down))
-        return Answer(ask.client, data, self._keep(ask, private), client.log)
+        # Under a guard the message leaves all the same: silence would tell of the client's data.
+        keeps = not broken and self._keep(ask, private)
+        return Answer(ask.client, data, keeps, client.log, unkept=reason)
 
     def _guarded(self, client: Client, up: Any, down: Any) -> dict[str, Tensor]:
         """The message as privacy lets it leave the device."""
@@ -198,8 +201,9 @@ class Executor:
     ) -> Iterator[Score]:
         """The scores of the method's prediction and, with `views`, of what else it has to say.
 
-        Where windows may lack sensors, its prediction and its measures are also scored over the
-        windows that at least one sensor saw (`@seen`): a window that none saw is guessed."""
+        Its prediction and its measures are also scored over the windows that at least one sensor
+        saw (`@seen`): a window that none saw is guessed. A client without such windows has no such
+        score."""
         found: dict[str, list[Tensor]] = defaultdict(list)
         sensors: list[Tensor] = []  # how many of the subset saw each window
         for indices in torch.split(torch.arange(len(samples)), EVAL_BATCH):
@@ -218,7 +222,7 @@ class Executor:
         target = samples.target.cpu()
         yield from scores_of(client.task, values, target)
         seen = torch.cat(sensors) > 0
-        if views and self.fleet.fleet.may_lack and bool(seen.any()):
+        if views and bool(seen.any()):
             own = {f"{name}_seen": x for name, x in values.items() if x.ndim == 1}
             own["seen"] = values[""]
             kept = {name: x[seen] for name, x in own.items()}
@@ -234,8 +238,9 @@ def scores_of(task: Task, values: Mapping[str, Tensor], target: Tensor) -> Itera
         elif not name:
             yield from task.scores(x, target)
         else:
+            counts = name == "seen"  # the pooled macro-F1 is made of them
             for score in task.scores(x, target):
-                if score.label < 0:
+                if score.label < 0 or (counts and is_count(score.metric)):
                     yield replace(score, metric=f"{score.metric}@{name}")
 
 

@@ -77,9 +77,13 @@ class Diffusion:
             if getattr(self, name) not in get_args(kinds):
                 there = ", ".join(get_args(kinds))
                 raise CommunisError(f"no {name} {getattr(self, name)!r}; there are {there}")
-        if not 0 < self.sigma_min < self.sigma_start <= self.sigma_max < math.inf:
+        if not 0 < self.sigma_min < self.sigma_max < math.inf:
+            found = f"{self.sigma_min}, {self.sigma_max}"
+            raise CommunisError(f"needs 0 < sigma_min < sigma_max, got {found}")
+        starts = self.sampler == "denoise_mean"  # the others start from the largest noise
+        if starts and not self.sigma_min < self.sigma_start <= self.sigma_max:
             found = f"{self.sigma_min}, {self.sigma_start}, {self.sigma_max}"
-            raise CommunisError(f"needs 0 < sigma_min < sigma_start <= sigma_max, got {found}")
+            raise CommunisError(f"needs sigma_min < sigma_start <= sigma_max, got {found}")
         positive = ("samples", "reverse_steps", "least_clients", "score_width", "score_batch")
         for name in positive:
             if getattr(self, name) < 1:
@@ -87,7 +91,7 @@ class Diffusion:
         for name in ("score_steps", "score_steps_warm", "trust_region"):
             if not getattr(self, name) >= 0:
                 raise CommunisError(f"{name} must not be negative, got {getattr(self, name)}")
-        if not self.score_lr > 0:
+        if not 0 < self.score_lr < math.inf:
             raise CommunisError(f"score_lr must be positive, got {self.score_lr}")
         if not 0 <= self.score_keep <= 1:
             raise CommunisError(f"score_keep is a share in [0, 1], got {self.score_keep}")

@@ -163,12 +163,6 @@ class Fleet:
         first, last = int(offsets[client]), int(offsets[client + 1])
         return np.arange(first, last) if order is None else np.sort(order[first:last])
 
-    @property
-    def may_lack(self) -> bool:
-        """Whether windows of clients may lack a sensor that the client owns: by dropout, or by
-        nature."""
-        return self.outages is not None or bool(self.windows.present)
-
     def training_bytes(self) -> dict[int, int]:
         """The size of what every client's sensors have seen for training, with its targets."""
         sizes = {m: a.itemsize * int(np.prod(a.shape[1:])) for m, a in self.windows.inputs.items()}

@@ -229,6 +229,11 @@ class FleetConfig:
                     "or leave it out"
                 )
             return []
+        if self.test_draws > 1 and test.kind == "none" and not any(drop):
+            raise CommunisError(
+                f"test_draws = {self.test_draws}, but nothing drops out of validation and test "
+                "windows: set [fleet.dropout_test], or leave it out"
+            )
         place = timeline.timeline(windows, client_of)
         seconds = timeline.durations(windows, client_of, place, len(suites))
         dropping = drop if any(drop) else ()

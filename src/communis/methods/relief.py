@@ -38,10 +38,10 @@ from torch import Tensor
 from communis import elastic, needs
 from communis.core import Card, Client, CommunisError, FleetView, Method
 from communis.groups import divergence, groups
-from communis.local import Recipe
 from communis.methods.fedavg import Up, w_of
 from communis.recordings.recording import Array
 from communis.replies import Replies, uniform
+from communis.sharing import Sharing, is_statistic, sound
 from communis.state import State
 
 A, B = "fusion.blocks.", "fusion.shared."
@@ -63,7 +63,7 @@ class Down:
 
 
 @dataclass(frozen=True)
-class Relief(Recipe, Method[Server, State, Down, Up]):
+class Relief(Sharing, Method[Server, State, Down, Up]):
     """Groups are averaged among those who trained them; slow devices train the disputed ones."""
 
     partial = True
@@ -88,7 +88,7 @@ class Relief(Recipe, Method[Server, State, Down, Up]):
         needs.blocks(fleet, "relief")
         if self.seconds:
             needs.devices(fleet, "relief's seconds")
-        return Server(fleet.params, State(), torch.from_numpy(self._budgets(fleet)), 0)
+        return Server(self.initial(fleet), State(), torch.from_numpy(self._budgets(fleet)), 0)
 
     def _budgets(self, fleet: FleetView) -> Array:
         """Equation 7."""
@@ -108,7 +108,7 @@ class Relief(Recipe, Method[Server, State, Down, Up]):
         return elastic.budget(T, tau_n, M_n, G_n, self.overhead) if self.elastic else G_n
 
     def start_client(self, client: Client) -> State:
-        return State.buffers(client.model)
+        return self.keep(client)
 
     def down(self, server: Server, card: Card) -> Down:
         G_n = list(groups(card.params))
@@ -116,7 +116,7 @@ class Relief(Recipe, Method[Server, State, Down, Up]):
         k_n = int(server.k[card.id]) if server.round else len(G_n)  # at first all of them
         S_n = elastic.allocate(G_n, mandatory, k_n, {j: float(d) for j, d in server.dbar.items()})
         bits = np.packbits([j in S_n for j in G_n])
-        return Down(server.w.pick(card.params), torch.from_numpy(bits))
+        return Down(server.w.pick(card.shapes), torch.from_numpy(bits))
 
     def adopt(self, client: Client, state: State, down: Down) -> State:
         (state | down.w).load_into(client.model)
@@ -130,7 +130,8 @@ class Relief(Recipe, Method[Server, State, Down, Up]):
         S_n = [path for i, paths in enumerate(owned.values()) if i in chosen for path in paths]
         client.log.update({f"trained/{j}": 1.0 for j in groups(S_n)})
         self.train(client, paths=S_n)
-        return State.buffers(client.model), Up(w=State.of(client.model, S_n))
+        sent = self.send(client).pick([*S_n, *self.statistics(client.card)])
+        return self.keep(client), Up(w=sent)
 
     def vet(self, card: Card, up: Up) -> None:
         for group, paths in groups(card.params).items():
@@ -138,13 +139,13 @@ class Relief(Recipe, Method[Server, State, Down, Up]):
                 raise CommunisError(f"group {group} is incomplete")
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
-        means = ups.mean(w_of, by=_weight if self.cohorts else uniform)  # Equations 3 and 4
+        means = sound(ups.mean(w_of, by=_weight if self.cohorts else uniform))  # Equations 3 and 4
         if not self.cohorts:
             n = ups.sum(lambda up: up.w.map(lambda _: torch.ones(())))
             shares = {path: float(count) / len(ups) for path, count in n.items()}
             means = State({p: torch.lerp(server.w[p], means[p], shares[p]) for p in means})
-        dbar, owned = dict(server.dbar), groups(server.w)
-        for j, apart in divergence(ups, w_of).items():  # Equation 5
+        dbar, owned = dict(server.dbar), groups(p for p in server.w if not is_statistic(p))
+        for j, apart in divergence(ups, _parameters).items():  # Equation 5
             size = sum(server.w[path].numel() for path in owned[j]) if self.per_param else 1
             d = apart / size
             dbar[j] = torch.lerp(dbar[j], d, self.gamma) if j in dbar else d  # Equation 6
@@ -153,6 +154,11 @@ class Relief(Recipe, Method[Server, State, Down, Up]):
     def notes(self, server: Server, node: int) -> dict[str, float]:
         notes = {f"budget/{n}": float(k) for n, k in enumerate(server.k)}
         return notes | {f"divergence/{j}": float(d) for j, d in server.dbar.items()}
+
+
+def _parameters(up: Up) -> State:
+    """What was sent, without the statistics of BatchNorm: these are not trained."""
+    return State({path: t for path, t in up.w.items() if not is_statistic(path)})
 
 
 def _weight(card: Card, path: str) -> float:

@@ -30,6 +30,7 @@ Deviation: where clients noise what they send, a moving average of it is noise. 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -110,7 +111,12 @@ class Umeda(Averaging, Method[Server, Private, Down, Up]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.rank < 1 or self.warmup < 0 or not 0 <= self.beta < 1 or self.lr_server <= 0:
+        if (
+            self.rank < 1
+            or self.warmup < 0
+            or not 0 <= self.beta < 1
+            or not 0 < self.lr_server < math.inf
+        ):
             needs = "rank >= 1, warmup >= 0, beta in [0, 1) and lr_server > 0"
             found = f"{self.rank}, {self.warmup}, {self.beta} and {self.lr_server}"
             raise CommunisError(f"umeda needs {needs}, got {found}")

@@ -39,7 +39,7 @@ class Architecture:
     fusion: Fused = "blocks"
     embedding: int = 128  # but attention gives 4 contexts x features; of tokens: their width
     hidden: tuple[int, ...] = ()  # hidden layers of the head
-    norm: bool = False  # BatchNorm in cnn1d and cnn2d; its statistics stay local
+    norm: bool = False  # BatchNorm in cnn1d and cnn2d; its statistics: `buffers` of the method
     units: int = 128  # of the attention's scores
     weights: str = ""  # where a pretrained encoder lies; "random": one that was never trained
     sglt: Sglt = field(default_factory=Sglt)  # of transformers on tokens

@@ -3,6 +3,8 @@ split is called leaky."""
 
 from __future__ import annotations
 
+import logging
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,6 +17,7 @@ from communis.recordings.windows import TEST, TRAIN, UNUSED, VAL, Windows
 from communis.streams import Streams
 
 SplitKind = Literal["time", "subject", "scene", "session", "trial", "leaky"]
+log = logging.getLogger("communis")
 CLOSE = 1e-6  # the share of a window by which times are off that were computed, as by dividing
 LEAKY = (
     "leaky split: windows were dealt out at random, so windows that overlap or follow each other "
@@ -42,8 +45,10 @@ class Splits:
             raise CommunisError(f"shares must be at least 0 and some must train: {self.shares}")
         if self.gap < 0:
             raise CommunisError(f"gap must be at least 0, got {self.gap}")
-        if self.apart < 0:
+        if not 0 <= self.apart < math.inf:
             raise CommunisError(f"apart must be at least 0 seconds, got {self.apart}")
+        if self.apart and self.kind == "leaky":
+            raise CommunisError("apart has no meaning for split = 'leaky', which mixes all windows")
         if self.held_out and self.kind in ("time", "leaky"):
             raise CommunisError(f"held_out has no meaning for split = {self.kind!r}")
 
@@ -68,6 +73,8 @@ class Splits:
                     "it divides, or data.apart leaves none between; choose another data.split, or "
                     "other data.shares, data.held_out or data.apart"
                 )
+        if self.shares[VAL] and self.apart and not (split == VAL).any():
+            log.warning("data.apart = %g leaves no window for validation", self.apart)
         return replace(windows, split=split)
 
     def _by_time(self, windows: Windows, rng: np.random.Generator) -> Array:

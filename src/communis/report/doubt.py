@@ -15,16 +15,17 @@ from communis.report.svg import Dots, colour, scatter
 from communis.report.words import correlated
 
 DOUBT, SCORE, SENSORS = "mean@sigma_f", "macro_f1", "mean@available"
-# The same over the windows that at least one sensor saw, recorded where windows may lack sensors.
+# The same over the windows that at least one sensor saw.
 SEEN = {DOUBT: "mean@sigma_f_seen", SCORE: "macro_f1@seen", SENSORS: "mean@available_seen"}
 FEWEST = 4  # points of a client, for a correlation of its own
 ABOUT = (
     "One point per client and run: the mean fused uncertainty (sigma_f) of its validation windows "
-    "and their macro F1, in the last evaluated round. Where windows may lack sensors, only those "
-    "that at least one sensor saw count: a window that no sensor saw has the largest sigma_f by "
-    "definition and is guessed, which makes a correlation by itself (the last two columns count "
-    "such windows too). A negative rank correlation (Spearman) means that the model is less sure "
-    "where it fails; over several cells it also shows that some cells are harder for everybody. "
+    "(of its test windows where there is no validation) and their macro F1, in the last evaluated "
+    "round. Only windows that at least one sensor saw count: one that no sensor saw has the "
+    "largest sigma_f by definition and is guessed, which makes a correlation by itself (the last "
+    "two columns count such windows too). A negative rank correlation (Spearman) means that the "
+    "model is less sure where it fails; over several cells it also shows that some cells are "
+    "harder for everybody. "
     "The more sensors are there, the lower sigma_f is by its formula, so it partly just counts "
     "them: the second figure holds the mean number of sensors fixed (partial rank correlation). "
     "The p-values take the points as independent, but seeds and cells share clients, so they are "
@@ -59,10 +60,12 @@ def points(runs: Sequence[Finished], every: bool = False) -> pd.DataFrame:
     parts = []
     for run in runs:
         t = run.last_scores
-        own = t[(t["split"] == "val") & t["own"] & (t["class"] == -1)]
+        split = "val" if (t["split"] == "val").any() else "test"
+        own = t[(t["split"] == split) & t["own"] & (t["class"] == -1)]
         wide = own.pivot_table(index="client", columns="metric", values="value").reset_index()
-        if not every and set(SEEN.values()) <= set(wide.columns):
-            wide = wide.drop(columns=list(SEEN)).rename(columns={b: a for a, b in SEEN.items()})
+        if not every:
+            wide = wide.drop(columns=list(SEEN), errors="ignore")
+            wide = wide.rename(columns={seen: name for name, seen in SEEN.items()})
         if {DOUBT, SCORE} <= set(wide.columns):
             wide = wide.reindex(columns=["client", DOUBT, SCORE, SENSORS])
             parts.append(wide.assign(place=run.place, seed=run.seed))

@@ -23,8 +23,8 @@ def warnings(runs: Sequence[Finished]) -> list[str]:
 
 
 def _diverged(runs: Sequence[Finished]) -> list[str]:
-    """A line for every method whose honest clients were refused for what is not finite: they are
-    scored as they were before, so nothing else in a table says that they diverged."""
+    """A line for every method whose honest clients were refused for what is not finite. Whoever
+    ended so with a private state scores NaN; a message that was refused costs its round only."""
     lines = []
     for method, group in grouped(runs).items():
         found = [
@@ -42,7 +42,7 @@ def _diverged(runs: Sequence[Finished]) -> list[str]:
         lines.append(
             f"{method}: {len(found)} of {trained} results of training were refused as not finite, "
             f"of {who} client{'s' * (who > 1)} over all seeds (first: seed {run.seed}, round "
-            f"{round}, client {client}: {reason}); scores are of what was there before"
+            f"{round}, client {client}: {reason})"
         )
     return lines
 
