@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from communis import Fleet, Plan, Run
+from communis import CommunisError, Fleet, Plan, Run
 from communis.backends.executor import MEMORY
 from communis.finished import read
 from communis.plugins import find
+from communis.privacy.settings import PrivacyConfig
 from communis.report.graph import topology
 from communis.report.warned import warnings
 from communis.topology import Apart, ring
@@ -94,3 +95,11 @@ def test_reports_speak_of_no_graph(tmp_path: Path) -> None:
     assert finished.fleet["topology"]["kind"] == "apart"
     assert not topology(finished)
     assert not any("falls into" in text for text in warnings([finished]))
+
+
+def test_privacy_of_what_never_leaves_is_refused() -> None:
+    """It would noise a client's own prototypes and spend a budget for nothing."""
+    for mode in ("local", "central"):
+        privacy = PrivacyConfig(mode=mode, noise=1.0)
+        with pytest.raises(CommunisError, match="exchange = false: nothing leaves a client"):
+            Run(mixed_fleet(), make("fedproto", exchange=False), privacy=privacy)

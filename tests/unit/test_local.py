@@ -14,10 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from communis import Batch, Client, CommunisError, Model, Output, Recipe, State
+from communis import Batch, Client, CommunisError, Model, Output, Recipe, Run, State
 from communis.backends.inprocess import one_thread
 from communis.local import in_turn
+from communis.optim import clip_gradients
 from communis.tasks import Classification, Localisation
+from tests.fleets import make, mixed_fleet
 from tests.unit.small import TINY_NORM, client, random, same_bits, windows
 
 MIXED_SPLIT = (0,) * 10 + (1, 1, 2, 2)
@@ -484,6 +486,25 @@ def test_gradients_are_clipped_after_their_adjustment() -> None:
     Recipe(lr=0.3, batch=100, clip=1.0).train(one, adjust=adjust)
     step = torch.cat([(everything(one)[k] - before[k]).double().flatten() for k in before])
     assert float(step.norm()) == pytest.approx(0.3, rel=1e-3)
+
+
+def test_a_gradient_whose_squares_overflow_is_clipped_too() -> None:
+    one = torch.nn.Parameter(torch.zeros(4))
+    one.grad = torch.full((4,), 1e20)
+    clip_gradients([one], 1.0)
+    assert one.grad.tolist() == pytest.approx([0.5] * 4, rel=1e-5)
+    one.grad = torch.tensor([1.0, float("inf"), 0.0, 0.0])
+    clip_gradients([one], 1.0)  # what is not finite is for others to refuse
+    assert one.grad.tolist() == [1.0, float("inf"), 0.0, 0.0]
+
+
+def test_a_clip_that_would_touch_nothing_is_refused() -> None:
+    """FedPer's personal layers are called `head.`, not `private.`."""
+    for prefix in ("private.", "encoders.typo."):
+        with pytest.raises(
+            CommunisError, match=f"no parameter of this fleet begins with '{prefix}'"
+        ):
+            Run(mixed_fleet(), make("fedper", clip=1.0, clip_modules=(prefix,)))
 
 
 @pytest.mark.parametrize(

@@ -281,6 +281,8 @@ def test_streams_that_single_windows_lack_are_drawn_again_too() -> None:
 def test_several_draws_of_nothing_are_refused() -> None:
     with pytest.raises(CommunisError, match="but nothing is drawn"):
         made(test_draws=2)
+    with pytest.raises(CommunisError, match="nothing drops out of validation and test windows"):
+        made(dropout=BURSTS, dropout_test=Dropout(), test_draws=2)
 
 
 def test_a_checkpoint_is_not_continued_under_other_draws(tmp_path: Path) -> None:

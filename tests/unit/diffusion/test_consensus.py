@@ -323,6 +323,7 @@ def test_round_after_round_little_training_is_enough() -> None:
         ({"score_output": "edm"}, "no score_output 'edm'; there are preconditioned, raw"),
         ({"sigma_min": 0.0}, "sigma_min"),
         ({"sigma_start": 60.0}, "sigma_start <= sigma_max"),
+        ({"score_lr": float("inf")}, "score_lr must be positive"),
         ({"reverse_steps": 0}, "reverse_steps must be positive, got 0"),
         ({"least_clients": 0}, "least_clients must be positive"),
         ({"score_width": 0}, "score_width must be positive"),

@@ -219,6 +219,8 @@ def test_regression_targets_are_split_by_recording() -> None:
         {"shares": (0.5, -0.1, 0.6)},
         {"gap": -1.0},
         {"apart": -1.0},
+        {"apart": float("nan")},
+        {"kind": "leaky", "apart": 2.0},
         {"held_out": (1,)},
         {"kind": "leaky", "held_out": (1,)},
     ],
