@@ -7,6 +7,10 @@ method (frozen settings) -----+--> run: down -> adopt -> local -> Up -> aggregat
 topology, backend ------------+
 """
 
+from communis.safe_path import leave_working_folder
+
+leave_working_folder()
+
 from communis.config import load
 from communis.core import (
     Batch,

@@ -6,6 +6,8 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
+import tempfile
+import traceback
 from collections.abc import Iterable
 from dataclasses import replace
 from importlib.metadata import version
@@ -82,6 +84,14 @@ Target = Annotated[
         min=0.0,
     ),
 ]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Load methods and sources outside of communis that the file or folder names "
+        "(package.module:Class). That runs their code: only if you know it.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")]
 
@@ -96,6 +106,7 @@ def run(
     metric: Metric = "",
     select: Selection = None,
     target: Target = None,
+    trust: Trust = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -103,6 +114,8 @@ def run(
 
     Example: communis run watch --set method.name=fedproto --set run.rounds=10
     """
+    if trust:
+        plugins.trust()
     config = configs.load(source, settings or (), cell)
     default = "-".join([config.name, *config.cell.values(), config.label])
     folder = jobs.place(into, name) if name else jobs.free(jobs.place(into, default))
@@ -138,6 +151,7 @@ def compare(
     select: Selection = None,
     target: Target = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Remove earlier results first.")] = False,
+    trust: Trust = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -150,6 +164,8 @@ def compare(
 
     In one cell: communis compare fedavg fedduet --on fedduet/dsads --cell severe/severe
     """
+    if trust:
+        plugins.trust()
     found = configs.cells(on, settings or (), methods or ())
     chosen = [configs.pick(found, name, on) for name in dict.fromkeys(cell or found)]
     base = chosen[0]
@@ -179,10 +195,13 @@ def resume(
     metric: Metric = "",
     select: Selection = None,
     target: Target = None,
+    trust: Trust = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Continue what was interrupted: the numbers are those of a run without interruption."""
+    if trust:
+        plugins.trust()
     found = sorted(path.parent for path in folder.rglob("config.toml"))
     if not found:
         raise CommunisError(f"{folder}: no run to resume here (no config.toml)")
@@ -249,16 +268,34 @@ app.command()(cli_models.pretrain)
 
 
 def main() -> None:
-    """Entry point: refusals are one clear line, not a traceback."""
+    """Entry point: refusals are one clear line. A mistake of ours is one line as well, and its
+    traceback goes into a file."""
     logging.basicConfig(level=logging.INFO, handlers=[Said()])
     try:
         app()
-    except CommunisError as error:
-        err.print(f"error: {error}", style="red")
+    except (CommunisError, OSError) as error:
+        err.print(f"error: {error}", style="red", markup=False)
         sys.exit(2)
-    except OSError as error:
-        err.print(f"error: {error}", style="red")
-        sys.exit(2)
+    except Exception as error:
+        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+            err.print(
+                "error: this needs more memory than there is: make windows, models or the cohort "
+                "smaller",
+                style="red",
+            )
+            sys.exit(2)
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="communis-traceback-", suffix=".txt", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(traceback.format_exc())
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        err.print(
+            f"error: communis failed with {what}; this should not happen, please report it with "
+            f"{file.name}",
+            style="red",
+            markup=False,
+        )
+        sys.exit(1)
 
 
 def _about(kind: type) -> str:

@@ -14,6 +14,7 @@ from rich.table import Table
 from communis import config as configs
 from communis import plugins
 from communis.core import CommunisError
+from communis.disk import replace_file
 from communis.doctor import Finding, examine
 from communis.extras import EXTRAS, command
 from communis.fetch import adopt, fetch
@@ -24,7 +25,6 @@ from communis.recordings.about import About
 from communis.recordings.files import home, matching
 from communis.recordings.source import Recorded
 from communis.report import preview
-from communis.runfolder import replace_file
 from communis.terminal import err, out, say
 
 app = typer.Typer(

@@ -15,10 +15,10 @@ from communis import config as configs
 from communis.backends.machine import one_thread
 from communis.core import CommunisError
 from communis.device import forward_flops
+from communis.disk import replace_file
 from communis.models import tiny
 from communis.models.network import Network
 from communis.models.zoo import PURPOSE, ZOO, architecture
-from communis.runfolder import replace_file
 from communis.streams import Streams
 from communis.terminal import err, out, say
 

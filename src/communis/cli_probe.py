@@ -21,6 +21,7 @@ from communis import config as configs
 from communis.backends.machine import one_thread
 from communis.cli_privacy import Json
 from communis.core import CommunisError
+from communis.disk import replace_file
 from communis.privacy.digits import downward, upward
 from communis.probe import audit as audits
 from communis.probe import membership as memberships
@@ -29,7 +30,6 @@ from communis.probe.inversion import Attempt, Search, attempts
 from communis.probe.membership import Separation
 from communis.probe.regimes import Regime, regimes
 from communis.report.html import document, note, table
-from communis.runfolder import replace_file
 from communis.streams import Streams
 from communis.terminal import err, out, say
 

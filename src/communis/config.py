@@ -38,6 +38,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from communis import grid as grids
 from communis.core import CommunisError
 from communis.device import ClockConfig
@@ -48,12 +50,12 @@ from communis.grid import Table
 from communis.metrics.selection import Select
 from communis.partition.settings import Partition
 from communis.plan import Plan
-from communis.plugins import find, names, nearest
+from communis.plugins import find, names, nearest, trust
 from communis.privacy.settings import PrivacyConfig
 from communis.recordings.windows import Windows
 from communis.robust.attacks import AttackConfig
 from communis.robust.rules import RobustConfig
-from communis.schema import SchemaError, build, table_of, toml
+from communis.schema import SchemaError, build, plain, table_of
 from communis.streams import Streams
 from communis.topology import TopologyConfig
 
@@ -177,11 +179,8 @@ class Config:
         top = {key: getattr(self, key) for key in ("variant", "metric", "target")}
         top |= {"select": self.select} if self.select != "last" else {}
         top = {"name": self.name, "seed": self.seed} | {key: v for key, v in top.items() if v}
-        lines = [f"{key} = {toml(value)}" for key, value in top.items()]
-        for name, table in tables.items():
-            given = [(grids.dotted([key]), toml(v)) for key, v in table.items() if v is not None]
-            lines += ["", f"[{name}]", *(f"{key} = {v}" for key, v in given)] if given else []
-        return "\n".join(lines) + "\n"
+        given = {name: table for name, table in tables.items() if table}
+        return tomli_w.dumps(plain({**top, **given}))
 
     def make_source(self) -> Any:
         settings = {key: value for key, value in self.data.items() if key != "name"}
@@ -201,9 +200,13 @@ def cells(
     """The configurations of all cells of a file's grid by their levels; without a grid a single
     one called "". `compare`: instead of the file's list; `alone`: nothing is compared at all."""
     text, where = _read(source)
+    named = [*compare, *(value.partition("=")[2].strip("\"' ") for value in overrides)]
+    for name in named:
+        if ":" in name:  # the caller's own words, not those of a file
+            trust(name)
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
         raise SchemaError(f"{where}: not valid TOML: {error}") from None
     table |= {"compare": () if alone else compare} if alone or compare else {}
     try:
@@ -237,7 +240,9 @@ def bare(data: Table, overrides: Sequence[str] = ()) -> Config:
 
 def usable_name(name: str) -> bool:
     """Whether a folder can be called so, in its parent and on every system."""
-    return name not in ("", ".", "..") and not any(c in name for c in '/\\:*?"<>|\n')
+    return name not in ("", ".", "..") and not any(
+        c in '/\\:*?"<>|' or not c.isprintable() for c in name
+    )
 
 
 def presets() -> list[str]:

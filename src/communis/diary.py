@@ -74,4 +74,6 @@ class Diary:
             for name, value in self._method.notes(server, node).items():
                 notes.setdefault(name, []).append(value)
         noted += [Noted(SERVER, name, fmean(values)) for name, values in notes.items()]
-        return {"pairs": self._pairs, "log": [*noted, *self._noted, *paid]}
+        # In an order of their own: that of a server's state is another after a resume.
+        rows = sorted([*noted, *self._noted, *paid], key=lambda note: (note.client, note.name))
+        return {"pairs": self._pairs, "log": rows}

@@ -72,8 +72,9 @@ class Backend(Protocol):
     the asks."""
 
     def perform(self, asks: Sequence[Ask]) -> Iterator[Answer]: ...
-    def commit(self, rounds: Sequence[int]) -> None:
-        """These are the rounds of the clients' states, -1 for none; other versions may go."""
+    def commit(self, *checkpoints: Sequence[int]) -> None:
+        """The rounds of the clients' states, -1 for none, in every checkpoint that may be continued
+        from; other versions may go."""
 
     def close(self) -> None: ...
 

@@ -118,8 +118,13 @@ class Finished:
         """Class names and clients, as written when the run began."""
         try:
             found: Mapping[str, Any] = json.loads((self.path / "fleet.json").read_text("utf-8"))
-        except (OSError, json.JSONDecodeError) as error:
-            raise CommunisError(f"{self.path / 'fleet.json'}: {error}") from None
+            if not isinstance(found, dict) or not {"clients", "pooled"} <= found.keys():
+                raise ValueError("it does not say who the clients are")
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            what = f"{type(error).__name__}: {error}"
+            raise CommunisError(
+                f"{self.path / 'fleet.json'}: not as it was written ({what})"
+            ) from None
         return found
 
     @property
@@ -251,10 +256,20 @@ def _f1(table: pd.DataFrame) -> float:
 def read(path: Path) -> Finished:
     try:
         config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-        name, seed = config["method"]["name"], config["seed"]
-    except (OSError, tomllib.TOMLDecodeError, KeyError) as error:
-        raise CommunisError(f"{path}: not a run folder (config.toml: {error})") from None
+        name, seed = str(config["method"]["name"]), int(config["seed"])
+        rounds = int(config["run"]["rounds"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise CommunisError(f"{path}: not a run folder (config.toml: {what})") from None
+    if rounds < 0 or seed < 0:
+        raise CommunisError(f"{path / 'config.toml'}: rounds or seed below 0, as no run has")
     records = RunFolder(path).records()
     if not records:
         raise CommunisError(f"{path}: {name}, seed {seed}, has no finished round yet")
+    gaps = [round for round, record in enumerate(records, 1) if record.round != round]
+    if gaps:
+        raise CommunisError(
+            f"{path / 'records.jsonl'}: has no record of round {gaps[0]}, though of later ones, so "
+            "sums over rounds would be wrong; put back a copy of the file, or run it again"
+        )
     return Finished(path, config, records)

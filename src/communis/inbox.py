@@ -58,6 +58,9 @@ class Inbox:
                     self.kept.append(card.id)
             except CommunisError as error:
                 self.refused.append((card.id, readable(str(error))))
+            except Exception as error:  # whatever a message makes of us, it stops nobody else
+                why = f"not a message that can be read: {type(error).__name__}: {error}"
+                self.refused.append((card.id, readable(why)))
             ledger.up(card.id, wire.Message(answer.up, payload))
 
     def loss(self, honest: Sequence[Card]) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ import typer
 from communis.compare import collect, metrics
 from communis.config import Config, load, usable_name
 from communis.core import CommunisError
+from communis.disk import replace_file
 from communis.finished import Finished, read
 from communis.fleet import Fleet
 from communis.metrics.selection import Select
@@ -21,7 +21,7 @@ from communis.report import page
 from communis.report.warned import warnings
 from communis.report.words import default_metric, default_select
 from communis.run import Run
-from communis.runfolder import RunFolder, replace_file
+from communis.runfolder import RunFolder
 from communis.terminal import Display, Stop, as_json, err, out, results, say, stop_after_round
 
 STOPPED = 130  # exit code after Ctrl-C
@@ -47,10 +47,10 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing left to do, or to spend."""
-        done = self.done
-        ended = done and RunFolder(self.folder).accounted().get("ended") == done
-        return bool(ended) or self.config.run.rounds <= done
+        """Whether there is nothing left to do, or to spend: the last round has a checkpoint."""
+        folder, done = RunFolder(self.folder), self.done
+        ended = folder.accounted().get("ended") == done
+        return bool(done) and folder.saved() == done and (ended or self.config.run.rounds <= done)
 
     @contextmanager
     def named(self) -> Iterator[None]:
@@ -88,7 +88,7 @@ def prepare(jobs: Sequence[Job], fresh: bool) -> None:
     for job in jobs:
         path = job.folder / "config.toml"
         if fresh and path.exists():
-            shutil.rmtree(job.folder)
+            RunFolder(job.folder).remove()
         begun = (
             job.folder / "records.jsonl"
         ).exists()  # else it was refused before its first round
@@ -100,7 +100,14 @@ def prepare(jobs: Sequence[Job], fresh: bool) -> None:
     refuse_mixed(jobs)
     for job in jobs:
         job.folder.mkdir(parents=True, exist_ok=True)
-        replace_file(job.folder / "config.toml", job.config.to_toml().encode())
+        path = job.folder / "config.toml"
+        replace_file(path, job.config.to_toml().encode())
+        if not _same(path, job.config):
+            raise CommunisError(
+                f"{path}: these settings do not come back as they were written, so the run could "
+                "not be continued; a setting of a plug-in must be text, a number, true or false, "
+                "or a list or table of these"
+            )
 
 
 def refuse_mixed(jobs: Sequence[Job]) -> None:

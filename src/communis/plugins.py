@@ -1,5 +1,9 @@
 """Finding a method or a dataset source by name: the file name is the key; a third-party one is a
-dotted path `package.module:Class`."""
+dotted path `package.module:Class`.
+
+To load such a one is to run its code. A name that the user gave (on the command line, or from
+Python) is loaded; one that stands in a file, which may be somebody else's, only if allowed.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,13 @@ from typing import Any
 
 from communis.core import CommunisError
 
+_trusted: dict[str, None] = {}  # names that may be loaded; "": any
+
+
+def trust(*names: str) -> None:
+    """Allows these third-party plug-ins to be loaded; without names, all that files name."""
+    _trusted.update(dict.fromkeys(names or ("",)))
+
 
 def names(room: str) -> list[str]:
     """The plug-ins of a room (`methods` or `data`), sorted."""
@@ -24,12 +35,7 @@ def names(room: str) -> list[str]:
 def find(room: str, name: str) -> type[Any]:
     """The plug-in class called `name`."""
     if ":" in name:
-        module_name, _, class_name = name.partition(":")
-        try:
-            found: type[Any] = getattr(importlib.import_module(module_name), class_name)
-        except (ImportError, AttributeError, TypeError, ValueError) as error:
-            raise CommunisError(f"cannot load {name!r}: {error}") from None
-        return found
+        return _loaded(name)
     if name not in names(room):
         raise CommunisError(
             f"no {room.rstrip('s')} {name!r}{nearest(name, names(room))}; "
@@ -40,6 +46,24 @@ def find(room: str, name: str) -> type[Any]:
         c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__
     ]
     return next(c for c in own if c.__name__.lower() == name.replace("_", ""))
+
+
+def _loaded(name: str) -> type[Any]:
+    """A third-party plug-in."""
+    own = name.startswith("communis.")
+    if not own and not {"", name} & _trusted.keys():
+        raise CommunisError(
+            f"{name!r} is code outside of communis, and loading it runs it with all your rights: "
+            "if you know it, allow it with --trust (from Python: communis.plugins.trust())"
+        )
+    module_name, _, class_name = name.partition(":")
+    try:
+        found: type[Any] = getattr(importlib.import_module(module_name), class_name)
+    except Exception as error:  # whatever its code does
+        raise CommunisError(f"cannot load {name!r}: {type(error).__name__}: {error}") from None
+    if not (isinstance(found, type) and is_dataclass(found)):
+        raise CommunisError(f"{name!r} is no dataclass, as methods and sources are")
+    return found
 
 
 def nearest(

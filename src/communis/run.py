@@ -45,7 +45,7 @@ from communis.privacy.protection import Protection
 from communis.privacy.settings import PrivacyConfig
 from communis.recordings.recording import Array
 from communis.replies import Rule
-from communis.runfolder import RunFolder
+from communis.runfolder import STATES, Checkpoint, RunFolder
 from communis.topology import SERVER, Apart, Star
 
 
@@ -103,6 +103,7 @@ class Run:
         self.round = 0  # the last one completed
         self.history: list[RoundRecord] = []
         self._since = np.full(len(self.cards), -1, np.int64)  # round of each client's private state
+        self._checkpoints: list[Array] = []  # the same in the checkpoints on disk, the last first
         self._diverged: frozenset[int] = frozenset()  # clients, by their last training
         self._lasting = folder is not None
         path = Path(tempfile.mkdtemp(prefix="communis-") if folder is None else folder)
@@ -124,7 +125,7 @@ class Run:
             start_method=self.plan.start_method,
             guard=self._privacy.guard,
         )
-        self.backend.commit(self._since.tolist())
+        self._commit()
 
     def __iter__(self) -> Iterator[RoundRecord]:
         while self.round < self.plan.rounds and not self._privacy.over(self.round + 1):
@@ -155,15 +156,24 @@ class Run:
         if self._saved == self.round:
             return
         if self._lasting:
-            servers = {
-                f"{a}:{k}": t for a, s in self.servers.items() for k, t in wire.flatten(s).items()
-            }
-            clients = {"clients": torch.from_numpy(self._since)}
-            self.folder.save(
-                self.round, self._experiment, servers | clients | self._privacy.tensors
-            )
+            self.folder.save(Checkpoint(self.round, self._experiment, self._tensors()))
         self._saved = self.round
-        self.backend.commit(self._since.tolist())
+        before = self._checkpoints[:1] if self._lasting else []
+        self._checkpoints = [self._since.copy(), *before]
+        self._commit()
+
+    def _commit(self) -> None:
+        """The private states of the checkpoints stay, others may go."""
+        checkpoints = self._checkpoints or [self._since]
+        self.backend.commit(*(rounds.tolist() for rounds in checkpoints))
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        """What a checkpoint holds."""
+        found = {STATES: torch.from_numpy(self._since), **self._privacy.tensors}
+        for aggregator, server in self.servers.items():
+            flat = wire.flatten(server)
+            found |= {f"{aggregator}:{key}": tensor for key, tensor in flat.items()}
+        return found
 
     @property
     def server(self) -> Any:
@@ -339,19 +349,29 @@ class Run:
 
     def _restore(self) -> int:
         """Continues the folder's checkpoint; its round, or -1 if there is none."""
-        checkpoint = self.folder.load(self._experiment)
-        if checkpoint is None:
+        checkpoints = self.folder.load(self._experiment)
+        if not checkpoints:
             return -1
+        last = checkpoints[0]
+        tensors = dict(last.tensors)
+        self._since = tensors.pop(STATES).numpy().copy()
+        self._checkpoints = [checkpoint.states.numpy().copy() for checkpoint in checkpoints]
+        self._privacy.restore(tensors, self.folder.accounted())
+        lost = sorted(set(self._privacy.paid) - set(self.folder.paid()))
+        if lost:
+            raise CommunisError(
+                f"{self.folder.path / 'log'}: does not say what round {lost[0]} cost in privacy "
+                f"({len(lost)} rounds in all), so that epsilon would be understated; put back a "
+                "copy of these files, or begin anew in another folder"
+            )
         by_server: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)
-        self._since = checkpoint.tensors.pop("clients").numpy().copy()
-        self._privacy.restore(checkpoint.tensors, self.folder.accounted())
-        for key, tensor in checkpoint.tensors.items():
+        for key, tensor in tensors.items():
             aggregator, _, name = key.partition(":")
             by_server[aggregator][name] = tensor
         self.servers = {
             a: wire.unflatten(by_server[str(a)], self._server_type) for a in self.servers
         }
-        self.round, self.history = checkpoint.round, self.folder.records()
+        self.round, self.history = last.round, self.folder.records()
         for record in self.history:
             self._diverged = self._diverged_after(record.cohort, record.refused)
-        return checkpoint.round
+        return last.round

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -102,13 +101,12 @@ def table_of(thing: Any) -> dict[str, Any]:
     return {f.name: getattr(thing, f.name) for f in fields(thing)}
 
 
-def toml(value: Any) -> str:
-    """A value as it is written in a file."""
+def plain(value: Any) -> Any:
+    """What a value is in TOML: dataclasses are tables, tuples lists; what is None is left out."""
     if is_dataclass(value):
-        inner = ", ".join(f"{k} = {toml(v)}" for k, v in table_of(value).items())
-        return f"{{ {inner} }}"
+        return plain(table_of(value))
+    if isinstance(value, Mapping):
+        return {key: plain(v) for key, v in value.items() if v is not None}
     if isinstance(value, list | tuple):
-        return f"[{', '.join(toml(v) for v in value)}]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+        return [plain(v) for v in value]
+    return value

@@ -18,6 +18,7 @@ from communis.core import CommunisError
 from communis.finished import Finished
 from communis.privacy import accountant, gaussian
 from communis.privacy.guard import Spending
+from communis.privacy.protection import PAID
 from communis.runfolder import RunFolder
 from communis.topology import SERVER
 
@@ -115,12 +116,19 @@ class Books:
 
     @cached_property
     def missing(self) -> list[int]:
-        """Rounds of which the log does not say what they cost: to leave them out would flatter."""
+        """Rounds of which the log does not say what they cost: to leave them out would flatter. The
+        run keeps an account of its own in the checkpoint."""
+        known = RunFolder(self.run.path).tensor(PAID)
+        paid_for = set(known.tolist()) if known is not None else set()
+        unlogged = paid_for - set(RunFolder(self.run.path).paid())
+        return sorted(unlogged | self._unlogged())
+
+    def _unlogged(self) -> set[int]:
+        """Rounds with a record whose cost is not in the log."""
         if self.mode == "central":
-            return sorted({r.round for r in self.run.records} - self.released.keys())
+            return {r.round for r in self.run.records} - self.released.keys()
         paid = set(zip(self._mus["round"], self._mus["client"], strict=True))
-        lost = {r.round for r in self.run.records for i in r.cohort if (r.round, i) not in paid}
-        return sorted(lost)
+        return {r.round for r in self.run.records for i in r.cohort if (r.round, i) not in paid}
 
     @cached_property
     def stopped(self) -> int:

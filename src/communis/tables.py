@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from communis import disk
+from communis.core import CommunisError
 from communis.exchange import Scored
 
 
@@ -18,6 +20,10 @@ def _schema(**columns: pa.DataType) -> pa.Schema:
     return pa.schema({"round": pa.int32(), **columns})
 
 
+# A flipped bit must not become another score.
+_FORMAT = ds.ParquetFileFormat(
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+)
 _id, _text, _number = pa.int32(), pa.string(), pa.float64()
 SCHEMAS: Mapping[str, pa.Schema] = {
     "scores": _schema(
@@ -56,13 +62,36 @@ def write(room: Path, name: str, round: int, things: Sequence[Any]) -> None:
     columns = zip(*((round, *row(thing)) for thing in things), strict=True)
     table = pa.table([list(column) for column in columns], schema=SCHEMAS[name])
     room.mkdir(exist_ok=True)
-    path = room / f"{round:06d}.parquet"
-    partial = path.with_name(path.name + ".partial")
-    pq.write_table(table, partial)
-    partial.replace(path)
+    disk.write_file(room / f"{round:06d}.parquet", parquet(table))
+
+
+def parquet(table: pa.Table) -> bytes:
+    """A table as the content of a file."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, write_page_checksum=True)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
 
 
 def read(folder: Path, name: str, where: pc.Expression | None = None) -> pa.Table:
     """All rounds of a room; `where` a condition on the columns holds."""
     paths = sorted(map(str, (folder / name).glob("*.parquet")))
-    return ds.dataset(paths, SCHEMAS[name], "parquet").to_table(filter=where)
+    try:
+        return ds.dataset(paths, SCHEMAS[name], _FORMAT).to_table(filter=where)
+    except (OSError, pa.ArrowException) as error:
+        raise CommunisError(f"{folder / name}: {_damaged(paths)} ({_line(error)})") from None
+
+
+def _damaged(paths: Sequence[str]) -> str:
+    """Which of these files is to blame, in a sentence."""
+    for path in paths:
+        try:
+            pq.read_table(path, page_checksum_verification=True)
+        except (OSError, pa.ArrowException):
+            return f"{Path(path).name} is no readable table; the scores of its round are lost"
+    return "its tables do not fit together"
+
+
+def _line(error: Exception) -> str:
+    """The beginning of what a library says, in one line."""
+    return " ".join(str(error).split())[:200]

@@ -271,17 +271,20 @@ class Stop:
 
 @contextmanager
 def stop_after_round() -> Iterator[Stop]:
-    """Ctrl-C lets the round finish and be saved; a second one ends it at once."""
+    """Ctrl-C, or a request of the system to end (SIGTERM), lets the round finish and be saved; a
+    second one ends it at once."""
     stop = Stop()
 
     def handler(number: int, frame: FrameType | None) -> None:
         if stop.requested:
             raise KeyboardInterrupt
         stop.requested = True
-        err.print("stopping after this round; press Ctrl-C again to stop at once")
+        again = "press Ctrl-C again" if number == signal.SIGINT else "send the signal again"
+        err.print(f"stopping after this round; {again} to stop at once")
 
-    before = signal.signal(signal.SIGINT, handler)
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, old in before.items():
+            signal.signal(number, old)

@@ -27,6 +27,9 @@ from communis.core import Card, CommunisError, Method
 from communis.state import State
 
 MAX_BYTES = 1 << 30  # a longer message is refused unread
+MAX_HEADER = 8 << 20  # bytes of names and shapes: those of 80,000 fields
+MAX_FIELDS = 50_000  # a message with more is refused before any of them is built
+MAX_DIMENSIONS = 8
 NOT_FINITE = "holds NaN or Inf"  # how the reason of a refusal names it
 SCALARS = {int: torch.int64, float: torch.float64, bool: torch.bool}
 _NAMES = {  # what a message may hold: numbers that can be checked for NaN and Inf
@@ -122,6 +125,7 @@ def load(
     """The flat named arrays that `data` holds."""
     if len(data) > max_bytes:
         raise WireError(f"message of {len(data)} bytes is over the limit of {max_bytes}")
+    _check_header(data)
     try:
         flat = safetensors.torch.load(data)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
@@ -130,9 +134,28 @@ def load(
     if strange:
         name = min(strange)
         raise WireError(f"{name} is {flat[name].dtype}, which no field may be")
+    for name, tensor in flat.items():
+        if tensor.ndim > MAX_DIMENSIONS:
+            raise WireError(f"{name} has {tensor.ndim} dimensions, at most {MAX_DIMENSIONS} may be")
     if device is not None and device.type != "cpu":
         flat = {key: tensor.to(device) for key, tensor in flat.items()}
     return dict(flat)
+
+
+def _check_header(data: bytes) -> None:
+    """Refuses a message whose names and shapes alone would take long to read. Of a header that is
+    not sound the library says so itself."""
+    length = int.from_bytes(data[:8], "little")
+    if length > MAX_HEADER:
+        raise WireError(
+            f"not a readable message: its header of {length} bytes is over the limit of "
+            f"{MAX_HEADER}"
+        )
+    fields = data.count(b'"dtype"', 8, 8 + length)
+    if fields > MAX_FIELDS:
+        raise WireError(
+            f"not a readable message: it has {fields} fields, at most {MAX_FIELDS} may be"
+        )
 
 
 def unflatten(flat: dict[str, Tensor], kind: Any) -> Any:
@@ -155,8 +178,12 @@ def check(
 ) -> None:
     """Refuses NaN and Inf, paths that the client does not own, and shapes that were not declared.
     paths: what every State must hold exactly; if `partial`, nothing but that."""
+    _check_layout(payload, card, paths, partial)
     for name in not_finite(payload):
         raise WireError(f"{name} {NOT_FINITE}")
+
+
+def _check_layout(payload: Any, card: Card, paths: Collection[str] | None, partial: bool) -> None:
     if isinstance(payload, State):
         _check_paths(_ROOT, payload, card, paths, partial)
     if not is_dataclass(payload):
@@ -238,7 +265,9 @@ def _take_mapping(flat: dict[str, Tensor], name: str) -> dict[str, Tensor]:
 
 def _refuse_rest(flat: Mapping[str, Tensor]) -> None:
     if flat:
-        raise WireError(f"unknown field {', '.join(sorted(flat))}")
+        some = sorted(flat)[:3]
+        more = f" and {len(flat) - len(some)} more" if len(flat) > len(some) else ""
+        raise WireError(f"unknown field {', '.join(some)}{more}")
 
 
 def extent(sizes: tuple[str | int, ...], card: Card) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator
+from dataclasses import fields
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ import pytest
 from communis.core import CommunisError
 from communis.data import own, synthetic
 from communis.fetch import adopt, download, fetch, instructions
+from communis.fetch.unpack import MOST_NESTED, Budget
 from communis.recordings.about import About, Download
 
 BODY = bytes(range(256)) * 4000  # 1 MB, every part of it different from its neighbours
@@ -364,6 +366,41 @@ def test_adopt_archives_in_archives(kept: Kept) -> None:
     assert adopt("set", kept.archive, about, kept.into).found == 3
     expected = {"Set/s1/a.csv": b"1", "Set/s2/a.csv": b"2", "Set/s2/b.csv": b"3"}
     assert content(kept.into) == expected
+
+
+def test_an_archive_without_a_name_is_opened_too(kept: Kept) -> None:
+    kept.archive.write_bytes(zipped({"Set/.zip": zipped({"a.csv": b"1", "b.csv": b"2"})}))
+    about = About("CC0", files="Set/*/*.csv", count=2)
+    assert adopt("set", kept.archive, about, kept.into).found == 2
+
+
+def test_archives_are_opened_to_a_certain_depth(kept: Kept) -> None:
+    body = zipped({"a.csv": b"1"})
+    for level in range(MOST_NESTED + 1):
+        body = zipped({f"level{level}.zip": body})
+    kept.archive.write_bytes(body)
+    with pytest.raises(CommunisError, match=f"an archive within {MOST_NESTED} others"):
+        adopt("set", kept.archive, About("CC0", files="*/never.csv", count=1), kept.into)
+    assert content(kept.into.parent) == {}
+
+
+@pytest.mark.parametrize(("limit", "most"), [("MOST_FILES", 3), ("MOST_BYTES", 900)])
+@pytest.mark.parametrize("kind", ["zip", "tar.gz"])
+def test_an_archive_that_holds_too_much_is_refused(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, kind: str, limit: str, most: int
+) -> None:
+    """Also if the archives in it do so only together."""
+    name = {"MOST_FILES": "files", "MOST_BYTES": "bytes"}[limit]
+    monkeypatch.setattr(Budget.__init__, "__defaults__", tuple(
+        most if field.name == name else field.default for field in fields(Budget)
+    ))  # fmt: skip
+    make = zipped if kind == "zip" else tarred
+    one, two = (make({f"{n}{i}.txt": bytes(250) for i in range(2)}) for n in "ab")
+    archive = kept.archive.with_name(f"set.{kind}")
+    archive.write_bytes(zipped({f"one.{kind}": one, f"two.{kind}": two}))
+    archive = archive.rename(kept.archive.with_name("both.zip"))
+    with pytest.raises(CommunisError, match="holds more than"):
+        adopt("set", archive, About("CC0", files="*/never.csv", count=1), kept.into)
 
 
 def test_archives_that_the_source_reads_stay_closed(kept: Kept) -> None:

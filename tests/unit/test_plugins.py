@@ -21,7 +21,9 @@ from communis.plugins import find, names, nearest, settings
 @pytest.fixture
 def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A module outside the package, forgotten again afterwards."""
-    (tmp_path / "my_lab_methods.py").write_text("class Mine:\n    pass\n")
+    lines = ("from dataclasses import dataclass", "@dataclass", "class Mine:", "    pass")
+    (tmp_path / "my_lab_methods.py").write_text("\n".join(lines))
+    monkeypatch.setattr("communis.plugins._trusted", {"": None})
     monkeypatch.syspath_prepend(tmp_path)
     yield "my_lab_methods"
     sys.modules.pop("my_lab_methods", None)
@@ -90,7 +92,7 @@ def test_a_dotted_path_that_leads_nowhere_is_named(name: str, third_party: str) 
 
 
 @pytest.mark.parametrize("name", [":Mine", ".relative:Mine"])
-def test_a_path_that_cannot_be_one_is_refused_like_any_other(name: str) -> None:
+def test_a_path_that_cannot_be_one_is_refused_like_any_other(name: str, third_party: str) -> None:
     with pytest.raises(CommunisError, match="cannot load"):
         find("methods", name)
 

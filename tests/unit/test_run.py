@@ -130,13 +130,14 @@ def test_the_folder_holds_everything(tmp_path: Path) -> None:
 
 
 def test_old_client_states_are_removed(tmp_path: Path) -> None:
-    """The disk holds one private state per client, however many rounds were run."""
+    """The disk holds those of the last two checkpoints, however many rounds were run."""
     for every in (1, 2):
         folder = tmp_path / str(every)
         plan = replace(QUICK, rounds=5, checkpoint_every=every)
         with Run(mixed_fleet(), make("local"), plan, folder=folder) as run:
             list(run)
-        assert len(list((folder / "clients").iterdir())) == 5
+        kept = sorted(path.stem.partition("-")[2] for path in (folder / "clients").iterdir())
+        assert kept == ["000004"] * 5 + ["000005"] * 5
 
 
 def test_resume_needs_only_the_folder_and_drops_what_came_after_the_checkpoint(
@@ -332,12 +333,27 @@ def test_devices_that_cannot_be_used_are_refused(device: str, message: str) -> N
         Plan(device=device)
 
 
-def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_continued(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with Run(mixed_fleet(), FedAvg(), QUICK, folder=tmp_path) as run:
         list(run)
     path = tmp_path / "checkpoint.safetensors"
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(CommunisError, match=r"checkpoint\.safetensors is not readable"):
+    with Run(mixed_fleet(), FedAvg(), QUICK, folder=tmp_path) as run:
+        assert run.round == QUICK.rounds - 1
+    assert "checkpoint.safetensors is not a readable checkpoint" in caplog.text
+    assert f"going on from round {QUICK.rounds - 1}" in caplog.text
+
+
+def test_without_any_whole_checkpoint_a_run_is_refused(tmp_path: Path) -> None:
+    with Run(mixed_fleet(), FedAvg(), QUICK, folder=tmp_path) as run:
+        list(run)
+    for name in ("checkpoint.safetensors", "previous.safetensors"):
+        path = tmp_path / name
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    words = r"checkpoint\.safetensors is damaged(.|\n)*previous\.safetensors is damaged"
+    with pytest.raises(CommunisError, match=words):
         Run(mixed_fleet(), FedAvg(), QUICK, folder=tmp_path)
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from communis.core import CommunisError, Modality
+from communis.disk import replace_file
 from communis.recordings.recording import Array
 
 SPLITS = ("train", "val", "test")
@@ -119,9 +120,9 @@ class Trace:
         )
         about["seconds"] = self.seconds.tolist()
         table = table.replace_schema_metadata({FORMAT: json.dumps(about)})
-        partial = path.with_name(path.name + ".partial")
-        pq.write_table(table, partial)
-        partial.replace(path)
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink)
+        replace_file(path, sink.getvalue().to_pybytes())
 
     @classmethod
     def load(cls, path: Path) -> Trace:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from communis.core import Batch, Client, CommunisError, Samples, Score, Task
+from communis import disk
+from communis.core import Batch, Client, Samples, Score, Task
 from communis.exchange import PRIVATE_STATE, Answer, Ask, Scored
 from communis.fleet import AnyMethod, BoundFleet
 from communis.metrics.pooled import is_count
@@ -44,42 +45,33 @@ class StateStore:
         return self.folder / f"{client:06d}-{round:06d}.safetensors"
 
     def read(self, client: int, round: int) -> bytes:
-        path = self.path(client, round)
-        try:
-            return path.read_bytes()
-        except OSError as error:
-            raise CommunisError(
-                f"{path}: private state of client {client} is gone ({error.strerror}); "
-                "start a new run"
-            ) from None
+        way_out = "begin this run anew (compare --fresh removes it), or put back a copy of the file"
+        return disk.unsealed(
+            self.path(client, round), f"the private state of client {client}", way_out
+        )
 
     def write(self, client: int, round: int, data: bytes) -> None:
-        path = self.path(client, round)
-        partial = path.with_suffix(".partial")
-        partial.write_bytes(data)
-        partial.replace(path)
+        disk.write_file(self.path(client, round), disk.sealed(data))
 
     def versions(self) -> dict[int, set[int]]:
         """The rounds of which every client has a state here; half-written files are removed."""
         found: dict[int, set[int]] = {}
         for partial in self.folder.glob("*.partial"):
-            partial.unlink()
+            disk.remove(partial)
         for path in self.folder.glob("*.safetensors"):
             client, round = path.stem.split("-")
             found.setdefault(int(client), set()).add(int(round))
         return found
 
     def drop(self, client: int, round: int) -> None:
-        self.path(client, round).unlink(missing_ok=True)
+        disk.remove(self.path(client, round))
 
     def first(self, client: int, message: bytes) -> bytes:
         """The first message that an attacker ever made, which this is if there was none before."""
         path = self.folder / f"{client:06d}.first"
         if not path.exists():
-            partial = path.with_suffix(".partial")
-            partial.write_bytes(message)
-            partial.replace(path)
-        return path.read_bytes()
+            disk.write_file(path, disk.sealed(message))
+        return disk.unsealed(path, f"the first message of client {client}", "begin this run anew")
 
 
 class Executor:

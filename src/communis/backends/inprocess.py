@@ -87,13 +87,15 @@ class InProcess:
                 self._unsettled.add(ask.client)
             yield answer
 
-    def commit(self, rounds: Sequence[int]) -> None:
+    def commit(self, *checkpoints: Sequence[int]) -> None:
         """Looks only at clients with more than one version, however many clients there are."""
         for client in sorted(self._unsettled):
-            for old in sorted(self._versions[client] - {int(rounds[client])}):
+            needed = {int(rounds[client]) for rounds in checkpoints}
+            for old in sorted(self._versions[client] - needed):
                 self._store.drop(client, old)
                 self._versions[client].discard(old)
-        self._unsettled.clear()
+            if len(self._versions[client]) <= 1:
+                self._unsettled.discard(client)
 
     def close(self) -> None:
         for worker in self._pool:
@@ -214,7 +216,7 @@ class _Worker:
             reason = f"the worker process died (exit code {code}); is there enough memory?"
             return index, Answer(client, failure=reason)
         if failure:
-            raise WorkerError(f"client {client} failed:\n{failure}")
+            raise WorkerError(f"client {client}: {failure}")
         return index, replace(answer, up=_fetch(up))
 
     def give_back(self) -> list[int]:
@@ -233,9 +235,11 @@ class _Worker:
 
 
 def _serve(pipe: Connection, job: tuple[Any, ...], outbox: str, parent: int) -> None:
-    """The worker's loop. Ctrl-C is for the parent: it finishes the round and then stops the
-    workers. A parent that was killed cannot; its workers see that it is gone."""
+    """The worker's loop. Ctrl-C and SIGTERM, which a group of processes gets as one, are for the
+    parent: it finishes the round and then stops the workers. A parent that was killed cannot; its
+    workers see that it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     torch.set_num_threads(1)
     keep_freed_memory()
     executor: Executor | None = None
@@ -258,6 +262,8 @@ def _serve(pipe: Connection, job: tuple[Any, ...], outbox: str, parent: int) -> 
                 up = f"{outbox}-{letter_number % 2}"  # the parent may still have to read the last
                 Path(up).write_bytes(answer.up)
             pipe.send((replace(answer, up=b""), up, ""))
+        except CommunisError as error:
+            pipe.send((None, b"", str(error)))
         except Exception:
             pipe.send((None, b"", traceback.format_exc()))
 

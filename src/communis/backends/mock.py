@@ -22,8 +22,8 @@ class Mock:
         for ask, answer in zip(asks, self.inner.perform(asks), strict=True):
             yield self.tamper(ask, answer)
 
-    def commit(self, rounds: Sequence[int]) -> None:
-        self.inner.commit(rounds)
+    def commit(self, *checkpoints: Sequence[int]) -> None:
+        self.inner.commit(*checkpoints)
 
     def close(self) -> None:
         self.inner.close()

@@ -33,7 +33,8 @@ import pandas as pd
 
 from communis.core import CommunisError
 from communis.recordings.about import About
-from communis.recordings.files import matching, matlab, shaped
+from communis.recordings.files import matching, shaped
+from communis.recordings.matlab import matlab
 from communis.recordings.recording import Array, Dataset, Kind, Recording, Stream
 from communis.recordings.source import Recorded
 from communis.recordings.splits import SplitKind

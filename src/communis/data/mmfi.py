@@ -29,7 +29,8 @@ import numpy as np
 from communis.core import CommunisError, Modality
 from communis.recordings.about import About
 from communis.recordings.columns import chosen
-from communis.recordings.files import matching, matlab, shaped
+from communis.recordings.files import matching, shaped
+from communis.recordings.matlab import matlab
 from communis.recordings.png import grey16
 from communis.recordings.recording import Array, Dataset, Kind, Recording, Stream
 from communis.recordings.source import Recorded

@@ -22,7 +22,8 @@ import numpy as np
 
 from communis.core import CommunisError
 from communis.recordings.about import About, Download
-from communis.recordings.files import matching, matlab, shaped
+from communis.recordings.files import matching, shaped
+from communis.recordings.matlab import matlab
 from communis.recordings.recording import Dataset, Recording, Stream
 from communis.recordings.source import Recorded
 from communis.tasks import Classification

@@ -25,7 +25,8 @@ import numpy as np
 from communis.core import CommunisError, Task
 from communis.recordings.about import About
 from communis.recordings.columns import chosen
-from communis.recordings.files import matching, matlab, shaped
+from communis.recordings.files import matching, shaped
+from communis.recordings.matlab import matlab
 from communis.recordings.recording import Array, Dataset, Recording, Stream, on_grid
 from communis.recordings.source import Recorded
 from communis.recordings.splits import SplitKind

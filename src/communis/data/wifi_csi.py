@@ -28,7 +28,8 @@ import numpy as np
 
 from communis.core import CommunisError
 from communis.recordings.about import About
-from communis.recordings.files import matching, matlab, numbers
+from communis.recordings.files import matching, numbers
+from communis.recordings.matlab import matlab
 from communis.recordings.recording import Array, Dataset, Recording, Stream
 from communis.recordings.source import Recorded
 from communis.tasks import Counting

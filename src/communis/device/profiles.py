@@ -26,6 +26,7 @@ from types import MappingProxyType
 from typing import Any
 
 from communis.core import CommunisError
+from communis.disk import replace_file
 from communis.plugins import nearest
 
 
@@ -144,12 +145,7 @@ def write(path: Path, profile: DeviceProfile) -> bool:
     text = head + _table(profile) + tail
     if not _holds(text, wanted):  # the file is written in a way that cannot be patched by lines
         text = "\n".join(map(_table, wanted.values()))
-    partial = path.with_name(path.name + ".partial")
-    try:
-        partial.write_text(text, "utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise CommunisError(f"{path}: cannot be written: {error}") from None
+    replace_file(path, text.encode())
     return profile.name in known
 
 

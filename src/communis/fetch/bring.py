@@ -16,7 +16,9 @@ from communis.core import CommunisError
 from communis.extras import command
 from communis.fetch.download import download
 from communis.fetch.unpack import (
+    MOST_NESTED,
     ArchiveError,
+    Budget,
     Progress,
     is_archive,
     move,
@@ -166,13 +168,21 @@ def _lay_out(source: Path, content: Path, progress: Progress) -> None:
 def _opened(content: Path, about: About) -> Path:
     """The folder in which the expected files are: archives in archives are unpacked, and a single
     folder around everything is left out, as long as files are missing."""
+    budget, depth = Budget(), 0
     while True:
         expected = set(_matching(content, about))
         if expected and len(expected) >= about.count:
             return content
         inner = [p for p in _files(content) if p not in expected and _inner_archive(p)]
+        depth += bool(inner)
         for archive in inner:
-            nested(archive)
+            if depth > MOST_NESTED:
+                raise ArchiveError(
+                    archive,
+                    f"an archive within {MOST_NESTED} others, as no dataset has; if it is one, "
+                    "unpack it yourself and give the folder instead",
+                )
+            nested(archive, budget)
         top = list(content.iterdir())
         if not inner:
             if expected or len(top) != 1 or not top[0].is_dir():

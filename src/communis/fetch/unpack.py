@@ -11,12 +11,16 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from communis.core import CommunisError
 
 Progress = Callable[[str, int, int], None]  # what is going on, bytes done, of how many (0: unknown)
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+MOST_BYTES = 1 << 40  # of all that an archive holds, archives in it included
+MOST_FILES = 2_000_000
+MOST_NESTED = 4  # archives in archives in archives ...
 FOREIGN = (".rar", ".7z", ".zipx", ".tar.zst")  # archives that Python cannot read
 BROKEN = (
     zipfile.BadZipFile,
@@ -26,6 +30,25 @@ BROKEN = (
     lzma.LZMAError,
     EOFError,
 )  # and, of gzip and bz2, an OSError without a number
+
+
+@dataclass
+class Budget:
+    """What may still be unpacked: one for an archive and all that are in it."""
+
+    bytes: int = MOST_BYTES
+    files: int = MOST_FILES
+
+    def take(self, archive: Path, size: int) -> None:
+        """A file of this size; an error if that is too much in all."""
+        self.bytes -= size
+        self.files -= 1
+        if self.bytes < 0 or self.files < 0:
+            raise ArchiveError(
+                archive,
+                f"holds more than {megabytes(MOST_BYTES)} or {MOST_FILES:,} files, as no dataset "
+                "does; if it is one, unpack it yourself and give the folder instead",
+            )
 
 
 class ArchiveError(CommunisError):
@@ -57,15 +80,18 @@ def is_archive(path: Path) -> bool:
     return zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
 
 
-def unpack(archive: Path, folder: Path, progress: Progress = silent) -> None:
-    """The content of an archive below a new or existing folder; a CommunisError if it is corrupt or
-    would write elsewhere. What was written until then is the caller's to remove."""
+def unpack(
+    archive: Path, folder: Path, progress: Progress = silent, budget: Budget | None = None
+) -> None:
+    """The content of an archive below a new or existing folder; a CommunisError if it is corrupt,
+    too much, or would write elsewhere. What was written until then is the caller's to remove."""
+    budget = budget or Budget()
     zipped = archive.name.lower().endswith(".zip") or zipfile.is_zipfile(archive)
     try:
         if zipped:
-            _unzip(archive, folder, progress)
+            _unzip(archive, folder, progress, budget)
         else:
-            _untar(archive, folder, progress)
+            _untar(archive, folder, progress, budget)
     except (*BROKEN, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # the disk's, not the archive's
             raise
@@ -73,12 +99,12 @@ def unpack(archive: Path, folder: Path, progress: Progress = silent) -> None:
         raise ArchiveError(archive, what) from None
 
 
-def nested(archive: Path) -> None:
+def nested(archive: Path, budget: Budget) -> None:
     """Replaces an archive by its content: in its place if that is one folder, else in a folder
     called like the archive. Owners put archives into archives."""
-    stem = archive.name[: -len("".join(_endings(archive)))]
+    stem = archive.name[: -len("".join(_endings(archive)))] or "unnamed"
     inside = archive.with_name(f".{archive.name}.open")
-    unpack(archive, inside)
+    unpack(archive, inside, budget=budget)
     archive.unlink()
     content = list(inside.iterdir())
     if len(content) == 1 and content[0].is_dir():
@@ -131,12 +157,13 @@ def plain_errors(folder: Path) -> Iterator[None]:
         raise CommunisError(f"{where}: {error.strerror or error}") from None
 
 
-def _unzip(archive: Path, folder: Path, progress: Progress) -> None:
+def _unzip(archive: Path, folder: Path, progress: Progress, budget: Budget) -> None:
     with zipfile.ZipFile(archive) as content:
         members = [m for m in content.infolist() if not _clutter(m.filename)]
         total, done = sum(m.file_size for m in members), 0
         for member in members:
             _check_name(archive, member.filename)
+            budget.take(archive, member.file_size)
             if stat.S_ISLNK(member.external_attr >> 16):
                 raise _refused(archive, member.filename, "is a link")
             if member.flag_bits & 1:
@@ -152,7 +179,7 @@ def _unzip(archive: Path, folder: Path, progress: Progress) -> None:
             progress(f"unpacking {archive.name}", done, total)
 
 
-def _untar(archive: Path, folder: Path, progress: Progress) -> None:
+def _untar(archive: Path, folder: Path, progress: Progress, budget: Budget) -> None:
     size = archive.stat().st_size
     folder.mkdir(parents=True, exist_ok=True)
     with archive.open("rb") as raw, tarfile.open(fileobj=raw) as content:
@@ -160,6 +187,7 @@ def _untar(archive: Path, folder: Path, progress: Progress) -> None:
             if _clutter(member.name):
                 continue
             _check_name(archive, member.name)
+            budget.take(archive, member.size)
             need(member.size, folder)
             try:
                 content.extract(member, folder, filter="data")

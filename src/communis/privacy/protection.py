@@ -26,6 +26,9 @@ from communis.tasks import scaled
 SERVER = -1
 OPERATOR = "operator"  # the field that UMEDA's own mechanism covers
 
+# What a checkpoint keeps: mu^2 of every client, and the rounds whose cost the log must have.
+SPENT, PAID = "privacy:spent", "privacy:rounds"
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -63,6 +66,7 @@ class Protection:
         self.central = settings.central(setting.rounds, setting.participation) if sends else None
         self._layout = layout(self._up, self._trainers, method.sends) if self.central else None
         self._spent = np.zeros(len(cards))  # mu^2 of every client
+        self.paid: list[int] = []  # the rounds whose cost is in the log
         self._clip = settings.clip
         self._released: Released | None = None  # by the round that is not over yet
         self._last = self._last_round()
@@ -135,6 +139,7 @@ class Protection:
         if self.guard is not None:
             mu = self.guard.mu(round)
             self._spent[list(cohort)] += mu**2
+            self.paid += [round] if cohort else []
             return [Noted(client, "privacy/mu", mu) for client in cohort]
         if self.central is None or self._released is None:
             return []
@@ -145,6 +150,7 @@ class Protection:
             "clipped": self._released.clipped / max(1, len(cohort)),
         }
         self._clip, self._released = self._released.clip, None
+        self.paid.append(round)
         return [Noted(SERVER, f"privacy/{name}", value) for name, value in found.items()]
 
     @property
@@ -159,13 +165,18 @@ class Protection:
         if self.settings.mode == "none":
             return {}
         clip = torch.tensor(self._clip, dtype=torch.float64)
-        return {"privacy:spent": torch.from_numpy(self._spent.copy()), "privacy:clip": clip}
+        return {
+            SPENT: torch.from_numpy(self._spent.copy()),
+            PAID: torch.tensor(self.paid, dtype=torch.int64),
+            "privacy:clip": clip,
+        }
 
     def restore(self, tensors: dict[str, Tensor], account: Mapping[str, Any]) -> None:
         """Takes what is its own out of a checkpoint's tensors, and goes on with the account."""
         self._left = {key: (n, fraction) for key, n, fraction in account.get("arrays", ())}
         if self.settings.mode != "none":
-            self._spent = tensors.pop("privacy:spent").numpy().copy()
+            self._spent = tensors.pop(SPENT).numpy().copy()
+            self.paid = tensors.pop(PAID).tolist()
             self._clip = float(tensors.pop("privacy:clip"))
 
     def see(self, sent: Iterable[Any]) -> bool:

@@ -113,8 +113,8 @@ class Ear:
                 self.scores[answer.client - self._canaries.first] += heard
             yield answer
 
-    def commit(self, rounds: Sequence[int]) -> None:
-        self._within.commit(rounds)
+    def commit(self, *checkpoints: Sequence[int]) -> None:
+        self._within.commit(*checkpoints)
 
     def close(self) -> None:
         self._within.close()

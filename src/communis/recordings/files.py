@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -91,34 +90,6 @@ def _bad_row(path: Path, columns: int, delimiter: str | None, skip: int) -> tupl
                 except ValueError:
                     return row, f"{cell.strip()!r} is not a number"
     return 0, ""
-
-
-def matlab(path: Path, *keys: str) -> Mapping[str, Any]:
-    """The variables of a MATLAB file (version 7 or older); an error names those that are
-    missing."""
-    from scipy.io import loadmat
-
-    try:
-        with path.open("rb") as file:
-            found: dict[str, Any] = loadmat(file)
-    except PermissionError as error:
-        raise CommunisError(f"{path}: cannot be read: {error.strerror}") from None
-    except NotImplementedError:
-        raise CommunisError(
-            f"{path}: a MATLAB 7.3 (HDF5) file; save it again with `save -v7` to have it read"
-        ) from None
-    except Exception as error:  # scipy raises many kinds for files that are cut short
-        raise CommunisError(
-            f"{path}: not a readable MATLAB file ({error or type(error).__name__}); "
-            "it may have been cut short: get it again"
-        ) from None
-    missing = [key for key in keys if key not in found]
-    if missing:
-        there = ", ".join(key for key in found if not key.startswith("__"))
-        raise CommunisError(
-            f"{path}: no variable {', '.join(missing)}; there are {there or 'none'}"
-        )
-    return found
 
 
 def shaped(path: Path, values: Array, *shape: int | None) -> Array:

@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 
 from communis.compare import cells, grouped, scored
+from communis.disk import replace_file
 from communis.finished import Finished
 from communis.metrics.selection import Select
 from communis.report import (
@@ -32,7 +33,6 @@ from communis.report.html import details, document, heading, note
 from communis.report.svg import colour
 from communis.report.warned import warnings
 from communis.report.words import scope
-from communis.runfolder import replace_file
 
 
 def write(

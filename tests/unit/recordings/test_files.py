@@ -9,7 +9,8 @@ import pytest
 import scipy.io
 
 from communis import CommunisError
-from communis.recordings.files import home, matching, matlab, numbers, shaped
+from communis.recordings.files import home, matching, numbers, shaped
+from communis.recordings.matlab import matlab
 
 
 def written(tmp_path: Path, text: str) -> Path:

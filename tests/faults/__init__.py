@@ -1,0 +1,1 @@
+"""Faults on purpose: power cuts, kills, damaged files, hostile messages and files."""

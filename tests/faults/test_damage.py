@@ -1,0 +1,214 @@
+"""Damaged run folders: no run goes on with other numbers, and every refusal names its file."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from communis import CommunisError, Plan, Run
+from communis.cli import app
+from communis.compare import collect
+from communis.finished import read
+from communis.jobs import Job
+from communis.privacy.settings import PrivacyConfig
+from communis.verdict import verdict
+from tests.faults.test_power_cuts import content
+from tests.fleets import make, mixed_fleet
+
+NOISY = PrivacyConfig(mode="local", noise=2.0)
+FLIPS = 40  # damaged copies of one folder
+
+
+def run(folder: Path, rounds: int = 3, method: str = "fedper", privacy: bool = False) -> Run:
+    made = Run(
+        mixed_fleet(),
+        make(method),
+        Plan(rounds=rounds, workers=1),
+        folder=folder,
+        config=f'seed = 0\n[method]\nname = "{method}"\n[run]\nrounds = {rounds}\n',
+        privacy=NOISY if privacy else None,
+    )
+    with made:
+        list(made)
+    return made
+
+
+def without_line(path: Path, number: int) -> None:
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[: number - 1] + lines[number:]))
+
+
+def test_a_gap_in_the_records_is_refused(tmp_path: Path) -> None:
+    """With a record and its log gone, epsilon would come out lower than it is."""
+    run(tmp_path, privacy=True, method="fedavg")
+    without_line(tmp_path / "records.jsonl", 2)
+    (tmp_path / "log" / "000002.parquet").unlink()
+    with pytest.raises(CommunisError, match=r"records\.jsonl.*records of 1 and 3 only"):
+        run(tmp_path, rounds=4, privacy=True, method="fedavg")
+    with pytest.raises(CommunisError, match="no record of round 2, though of later ones"):
+        read(tmp_path)
+
+
+def test_what_privacy_cost_is_in_the_checkpoint_too(tmp_path: Path) -> None:
+    run(tmp_path, privacy=True, method="fedavg")
+    honest = verdict(read(tmp_path))
+    assert honest.private or "left uncovered" in honest.line
+    without_line(tmp_path / "records.jsonl", 3)  # the last round: no gap remains
+    (tmp_path / "log" / "000003.parquet").unlink()
+    found = verdict(read(tmp_path))
+    assert not found.private
+    assert "3" in found.line
+    again = run(tmp_path, privacy=True, method="fedavg")  # round 3 is done again, as it was
+    assert [record.round for record in again.history] == [1, 2, 3]
+    assert verdict(read(tmp_path)).line == honest.line
+
+
+def test_a_log_that_lost_a_round_is_refused(tmp_path: Path) -> None:
+    run(tmp_path, privacy=True, method="fedavg")
+    (tmp_path / "log" / "000002.parquet").unlink()
+    with pytest.raises(CommunisError, match="does not say what round 2 cost in privacy"):
+        run(tmp_path, rounds=4, privacy=True, method="fedavg")
+
+
+def test_a_run_without_its_last_checkpoint_is_not_finished(tmp_path: Path) -> None:
+    from communis.config import load
+
+    arguments = ["run", "synthetic", "--into", str(tmp_path), "--name", "a"]
+    small = ["--set", "run.rounds=2", "--set", "run.workers=1", "--set", "run.eval_every=2"]
+    assert CliRunner().invoke(app, [*arguments, *small]).exit_code == 0
+    folder = tmp_path / "a"
+    job = Job(load(str(folder / "config.toml")), folder)
+    assert job.finished
+    (folder / "checkpoint.safetensors").unlink()
+    assert not job.finished
+
+
+def test_a_folder_in_use_is_not_removed(tmp_path: Path) -> None:
+    arguments = ["compare", "fedavg", "--on", "synthetic", "--seeds", "1", "--into", str(tmp_path)]
+    small = ["--name", "a", "--set", "run.rounds=1", "--set", "run.workers=1"]
+    assert CliRunner().invoke(app, [*arguments, *small]).exit_code == 0
+    (folder,) = [path.parent for path in tmp_path.rglob("records.jsonl")]
+    code = (
+        "import sys, time; from pathlib import Path; from communis.runfolder import RunFolder\n"
+        "folder = RunFolder(Path(sys.argv[1])); folder.open(); print('locked', flush=True)\n"
+        "sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ,
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline().strip() == b"locked"
+        result = CliRunner().invoke(app, [*arguments, *small, "--fresh"])
+        assert result.exit_code != 0
+        assert (folder / "records.jsonl").exists()
+        assert other.stdin is not None
+        other.stdin.close()
+    assert CliRunner().invoke(app, [*arguments, *small, "--fresh"]).exit_code == 0
+
+
+def flipped(path: Path, rng: np.random.Generator) -> None:
+    data = bytearray(path.read_bytes())
+    data[int(rng.integers(len(data)))] ^= 1 << int(rng.integers(8))
+    path.write_bytes(bytes(data))
+
+
+def cut(path: Path, rng: np.random.Generator) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: int(rng.integers(len(data)))])
+
+
+def gone(path: Path, rng: np.random.Generator) -> None:
+    path.unlink()
+
+
+def refusal(folder: Path) -> str:
+    """Why the run is not continued; empty if it is."""
+    try:
+        run(folder, rounds=4)
+    except CommunisError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("damage", [flipped, cut, gone])
+def test_damage_is_found_or_does_no_harm(
+    damage: Callable[[Path, np.random.Generator], None], tmp_path: Path
+) -> None:
+    """Of checkpoints, private states and records: the run is refused by name, or goes on to the
+    numbers it would have had."""
+    run(tmp_path / "whole", rounds=4)
+    expected = content(tmp_path / "whole")
+    rng = np.random.default_rng(3)
+    outcomes = {"refused": 0, "the same": 0}
+    for number in range(FLIPS // 3):
+        folder = tmp_path / f"{number}"
+        run(folder, rounds=3)
+        relied = ("checkpoint.safetensors", "previous.safetensors", "records.jsonl")
+        files = [folder / name for name in relied] + sorted((folder / "clients").iterdir())
+        hurt = files[int(rng.integers(len(files)))]
+        damage(hurt, rng)
+        said = refusal(folder)
+        if said:
+            assert str(folder) in said
+            outcomes["refused"] += 1
+        else:
+            found = content(folder)
+            scores = json.dumps(found["records.jsonl"])
+            assert scores == json.dumps(expected["records.jsonl"]), hurt
+            assert found["checkpoint.safetensors"] == expected["checkpoint.safetensors"], hurt
+            outcomes["the same"] += 1
+    assert outcomes["the same"] > 0, outcomes
+
+
+def test_a_damaged_table_is_named(tmp_path: Path) -> None:
+    run(tmp_path)
+    path = tmp_path / "scores" / "000002.parquet"
+    path.write_bytes(path.read_bytes()[:50])
+    (tmp_path / "config.toml").write_text(
+        'seed = 0\n[method]\nname = "fedper"\n[run]\nrounds = 3\n'
+    )
+    with pytest.raises(CommunisError, match=r"scores: 000002\.parquet is no readable table"):
+        collect([tmp_path])[0].last_scores  # noqa: B018 - reading is what is tested
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.toml", b"\xff\xfe nonsense"),
+        ("config.toml", b"seed = 1\n"),
+        ("config.toml", b'seed = 1\n[method]\nname = "a"\n[run]\nrounds = "many"\n'),
+        ("config.toml", b"a = " + b"[" * 5000),
+        ("config.toml", b"seed = " + b"9" * 5000),
+        ("fleet.json", b"\xff"),
+        ("fleet.json", b"[]"),
+        ("fleet.json", b'{"clients": 3'),
+        ("privacy.json", b"\xff"),
+        ("privacy.json", b"nothing"),
+        ("records.jsonl", b'{"round": 1}\n{"round": 2}\n'),
+        ("records.jsonl", b'{"round": 1, "of": "a newer version"}\n{}\n'),
+        ("records.jsonl", b"\xff\xff\n\xff\n"),
+        ("scores/000003.parquet", b"PAR1"),
+        ("scores/000003.parquet", b""),
+    ],
+)
+def test_a_folder_that_cannot_be_read_is_one_line(
+    name: str, content: bytes, tmp_path: Path
+) -> None:
+    """Of the command that reads it: no traceback, and the file is named."""
+    run(tmp_path / "a")
+    (tmp_path / "a" / name).write_bytes(content)
+    result = CliRunner().invoke(app, ["report", str(tmp_path), "-o", str(tmp_path / "r.html")])
+    assert isinstance(result.exception, CommunisError), result.exception
+    assert name.partition("/")[0] in str(result.exception)
+    assert "\n" not in str(result.exception).strip()
