@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ready := $(VENV)/.ready
 
-.PHONY: help demo check test test-fast docs bench clean
+.PHONY: help demo check test test-fast assault docs bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,6 +31,9 @@ test: check ## everything that CI runs: the checks and all tests
 
 test-fast: $(ready) ## the tests without the slow ones
 	$(BIN)/python -m pytest -n 2
+
+assault: $(ready) ## faults on purpose for MINUTES (60): power cuts, kills, damaged files, mutated messages
+	$(BIN)/python -m tests.faults.assault --minutes $(or $(MINUTES),60)
 
 docs: $(ready) ## build the documentation into site/
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'

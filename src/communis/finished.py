@@ -257,7 +257,7 @@ def read(path: Path) -> Finished:
     try:
         config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
         name, seed = str(config["method"]["name"]), int(config["seed"])
-        rounds = int(config["run"]["rounds"])
+        rounds = int(config.get("run", {}).get("rounds", 0))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         what = f"{type(error).__name__}: {error}"
         raise CommunisError(f"{path}: not a run folder (config.toml: {what})") from None

@@ -43,6 +43,7 @@ def write(
     and round, what else is written there."""
     folder = RunFolder(path)
     folder.open()
+    (path / "records.jsonl").unlink(missing_ok=True)  # of a run that was written there before
     rounds = len(next(iter(history.values())))
     for i in range(rounds):
         scores = [

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from communis import CommunisError, Fleet, Plan, Run
-from communis.backends.executor import MEMORY
+from communis.backends.executor import MEMORY, StateStore
 from communis.finished import read
 from communis.plugins import find
 from communis.privacy.settings import PrivacyConfig
@@ -75,7 +75,7 @@ def test_it_is_a_fleet_in_which_the_others_are_silent(name: str) -> None:
     alone = play(mixed(), make(name), cohorts=[[0]] * 4)
     with Run(mixed(), method, PLAN) as run:
         list(run)
-        kept = load((run.folder.clients / "000000-000004.safetensors").read_bytes())
+        kept = load(StateStore(run.folder.clients).read(0, 4))
     found = {key: t for key, t in kept.items() if not key.startswith(MEMORY)}
     assert same(found, flatten(alone.states[0]))
 

@@ -299,7 +299,7 @@ def test_other_targets_are_no_other_settings(tmp_path: Path) -> None:
     (folder / "config.toml").write_text(f"target = 0.85\n{made.to_toml()}", "utf-8")
     for target in ("0.5", "[0.4, 0.5]"):
         prepare([Job(config(tmp_path, f"target={target}"), folder)], fresh=False)
-    assert "target = [0.4, 0.5]" in (folder / "config.toml").read_text("utf-8")
+    assert "target = [\n    0.4,\n    0.5,\n]" in (folder / "config.toml").read_text("utf-8")
 
 
 def test_the_command_line_takes_several(
