@@ -118,8 +118,9 @@ class Finished:
         """Class names and clients, as written when the run began."""
         try:
             found: Mapping[str, Any] = json.loads((self.path / "fleet.json").read_text("utf-8"))
-            if not isinstance(found, dict) or not {"clients", "pooled"} <= found.keys():
-                raise ValueError("it does not say who the clients are")
+            missing = [key for key in ("labels", "clients", "pooled") if key not in found]
+            if missing or not isinstance(found["clients"], list):
+                raise ValueError(f"it lacks {', '.join(missing) or 'a list of clients'}")
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             what = f"{type(error).__name__}: {error}"
             raise CommunisError(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from statistics import median
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 import pyarrow.compute as pc
@@ -19,8 +19,11 @@ from communis.finished import Finished
 from communis.privacy import accountant, gaussian
 from communis.privacy.guard import Spending
 from communis.privacy.protection import PAID
+from communis.privacy.settings import Mode
 from communis.runfolder import RunFolder
 from communis.topology import SERVER
+
+MODES = get_args(Mode)
 
 
 @dataclass(frozen=True)
@@ -166,13 +169,33 @@ def books(run: Finished) -> Books | None:
     """None where the folder says nothing of privacy, being older."""
     path = run.path / "privacy.json"
     try:
-        return Books(run, json.loads(path.read_text("utf-8")))
+        found = Books(run, json.loads(path.read_text("utf-8")))
+        if "leaks" in found.account:  # else it is damaged or old, and the verdict says so
+            _check(found)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        what = f"{type(error).__name__}: {error}"
         raise CommunisError(
-            f"{path}: cannot be read ({error}), so nothing can be said of privacy; run it again"
+            f"{path}: cannot be read ({what}), so nothing can be said of privacy; run it again"
         ) from None
+    return found
+
+
+def _check(found: Books) -> None:
+    """Looks at all that a verdict needs of the account, so that what is missing is said here."""
+    if found.mode not in MODES:
+        raise ValueError(f"no mode {found.mode!r}")
+    settings = ("delta", "epsilon", "noise", "kappa", "spend", "accountant")
+    missing = [key for key in settings if key not in found.settings]
+    missing += [key for key in ("clients", "tensors") if key not in found.account]
+    if missing:
+        raise ValueError(f"it lacks {', '.join(missing)}")
+    if not all(isinstance(text, str) for text in found.account["leaks"]):
+        raise ValueError("leaks are no texts")
+    for part in found.parts:
+        if not isinstance(part.tensors + part.numbers, int):
+            raise ValueError("numbers of arrays are no numbers")
 
 
 @lru_cache(maxsize=4096)

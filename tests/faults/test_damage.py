@@ -33,7 +33,8 @@ def run(folder: Path, rounds: int = 3, method: str = "fedper", privacy: bool = F
         make(method),
         Plan(rounds=rounds, workers=1),
         folder=folder,
-        config=f'seed = 0\n[method]\nname = "{method}"\n[run]\nrounds = {rounds}\n',
+        config=f'seed = 0\n[method]\nname = "{method}"\n[run]\nrounds = {rounds}\n'
+        '[data]\nname = "made"\n',
         privacy=NOISY if privacy else None,
     )
     with made:

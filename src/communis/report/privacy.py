@@ -146,7 +146,8 @@ def _utility(
     body = []
     for point in found:
         v, paid = point.verdict, prices.get(point.name)
-        line = [escape(point.method), *[escape(point.place)] * grid, v.mode, v.brief]
+        place = [escape(point.place)] * grid
+        line = [escape(point.method), *place, escape(v.mode), escape(v.brief)]
         line += [number(estimate(point.runs, metric, select))]
         line += [signed(paid) if paid else "-"] * bool(prices)
         body.append([*line, f"<div style='{WRAPPED}'>{escape('; '.join(v.reasons))}</div>"])
