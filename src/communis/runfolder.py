@@ -173,7 +173,8 @@ class RunFolder:
         if damage and not found:
             raise DamagedError(f"{'; '.join(damage)}; begin anew in another folder")
         for text in damage:
-            log.warning("%s; going on from round %d", text, found[0].round)
+            what = text.partition("; ")[0]  # the rest says what to do where nothing helps
+            log.warning("%s; going on from round %d", what, found[0].round)
         if damage and found:
             disk.replace_file(self._checkpoint, _packed(found[0]))
         self._forget_after(found[0].round if found else 0)

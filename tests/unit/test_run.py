@@ -344,6 +344,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_continued(
         assert run.round == QUICK.rounds - 1
     assert "checkpoint.safetensors is not a readable checkpoint" in caplog.text
     assert f"going on from round {QUICK.rounds - 1}" in caplog.text
+    assert "begin" not in caplog.text  # nothing is asked of the user
 
 
 def test_without_any_whole_checkpoint_a_run_is_refused(tmp_path: Path) -> None:

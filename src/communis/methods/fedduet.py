@@ -48,9 +48,7 @@ class FedDUET(FedAvg):
     # move towards their mean; see fedavg
     ut: bool = True  # uncertainty as temperature; without it sigma = 1 and there are no U_m
     dt: bool = True  # decoupled training; without it there is no private head
-    shared_temperature: bool = (
-        False  # without dt: the shared head trains and predicts z_G / sigma_f
-    )
+    shared_temperature: bool = False  # without dt: the shared head's logits are z_G / sigma_f
     ensemble: Literal["literal", "tempered"] = "literal"  # predict z_G + z_P or z_G + z_P / sigma_f
     penalty: float = 0.0  # weight of s_m^2 in the loss; 0.001 holds sigma near 1
     rescale: bool = False  # weigh the private loss by sigma_f: its gradient is 1 / sigma_f times
