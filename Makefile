@@ -4,17 +4,19 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ready := $(VENV)/.ready
 
-.PHONY: help demo check test test-fast assault docs bench clean
+.PHONY: help demo check test test-fast assault docs bench lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-# torch first and by its exact version: a range would fetch a build with gigabytes of GPU libraries.
-$(ready): pyproject.toml constraints.txt
+# Everything is pinned with its hash (`make lock`) but torch, whose builds differ by machine. Torch comes
+# by its exact version: a range would fetch a build with gigabytes of GPU libraries.
+$(ready): pyproject.toml constraints.txt .ci/requirements.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --require-hashes --no-deps --requirement .ci/requirements.txt
 	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[watch,edf,moment,privacy,dev]'
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip check
 	@touch $@
 
 demo: $(ready) ## install, compare five methods on real smartwatch data, write a report (3 minutes)
@@ -41,6 +43,18 @@ docs: $(ready) ## build the documentation into site/
 
 bench: $(ready) ## speed and memory against the peers that are installed
 	$(BIN)/python benchmarks/speed/compare.py
+
+lock: ## pin what CI installs, with hashes, and list the licences (network)
+	$(PYTHON) -m venv $(VENV)-lock
+	$(VENV)-lock/bin/python -m pip install --quiet pip-tools==7.6.2
+	$(VENV)-lock/bin/pip-compile --quiet --generate-hashes --strip-extras --no-header \
+		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
+		--extra watch --extra edf --extra moment --extra privacy --extra dev \
+		--build-deps-for editable --constraint constraints.txt --unsafe-package torch \
+		--output-file .ci/requirements.txt pyproject.toml
+	rm -rf $(VENV)-lock
+	$(MAKE) $(ready)
+	$(BIN)/python .ci/licences.py
 
 clean: ## remove what was made here
 	rm -rf $(VENV) site runs .mypy_cache .ruff_cache .pytest_cache
