@@ -17,8 +17,8 @@ from packaging.requirements import Requirement
 EXTRAS = ("watch", "edf", "privacy", "moment")  # for users; not those for building communis
 HEAD = """# Licences of what communis installs
 
-communis is Apache-2.0. It contains no code of others; these packages are installed beside it. The list is
-that of the versions which CI runs with, made by `make lock` from the packages' own metadata.
+communis is Apache-2.0. It contains no code of others; these packages are installed beside it. The
+versions are those that CI runs with; `make lock` made the list from the packages' own metadata.
 
 | package | version | licence | comes with |
 |---|---|---|---|
@@ -28,7 +28,7 @@ that of the versions which CI runs with, made by `make lock` from the packages' 
 def brought(extra: str) -> dict[str, Distribution]:
     """The distributions that communis needs with an extra, by name; those of its core with ""."""
     found: dict[str, Distribution] = {}
-    waiting = [requirement for requirement in needs("communis", extra)]
+    waiting = needs("communis", extra)
     while waiting:
         requirement = waiting.pop()
         name = normal(requirement.name)
