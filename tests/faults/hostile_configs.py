@@ -54,7 +54,8 @@ CONTEXTS: Sequence[dict[str, str]] = (  # so that settings which mean something 
     {},
     {},
     {"privacy.mode": '"local"', "privacy.noise": "2.0"},
-    {"privacy.mode": '"central"', "privacy.noise": "2.0", "run.participation": "0.5"},
+    {"privacy.mode": '"central"', "privacy.noise": "2.0", "run.participation": "0.5",
+     "method.uniform": "true"},
     {"privacy.mode": '"paper"', "privacy.noise": "2.0", "method.name": '"umeda"',
      "fleet.models": '["sglt"]'},
     {"topology.kind": '"regular"', "topology.degree": "2"},
@@ -62,7 +63,8 @@ CONTEXTS: Sequence[dict[str, str]] = (  # so that settings which mean something 
     {"attack.kind": '"sign_flip"', "attack.count": "1"},
     {"attack.kind": '"gaussian"', "attack.count": "1", "robust.rule": '"trimmed_mean"'},
     {"fleet.dropout.kind": '"iid"', "fleet.dropout.rate": "0.3"},
-    {"fleet.dropout.kind": '"markov"', "fleet.dropout.on": "8.0", "fleet.dropout.off": "2.0"},
+    {"fleet.dropout.kind": '"markov"', "fleet.dropout.operating": "8.0",
+     "fleet.dropout.missing": "2.0"},
     {"fleet.online.kind": '"markov"', "fleet.online.online": "20.0", "fleet.online.offline": "5.0"},
     {"fleet.roles": '[{modalities = ["m0"], count = 2}, {modalities = ["m0", "m1"], count = 2}]'},
     {"fleet.models": '["sglt"]'},
@@ -75,6 +77,7 @@ CONTEXTS: Sequence[dict[str, str]] = (  # so that settings which mean something 
      "data.windows": "20", "data.clients": "2"},
 )  # fmt: skip
 
+SMALL = ("0", "1", "2", "3", "4", "5", "7", "16", "64", "999")
 INTEGERS = (
     "0", "-1", "1", "2", "3", "7", "64", "1000", "100000", "2147483647", "2147483648", "-2147483649",
     "9223372036854775807", "9223372036854775808", "1000000000", "1000000000000", "1" + "0" * 30,
@@ -119,7 +122,7 @@ def hostile(rng: np.random.Generator) -> str:
     if rng.random() < 0.2:
         lines["fleet.models"] = f'["{_one(rng, list(ZOO))}"]'
     keys = _keys(lines)
-    for _ in range(int(rng.integers(1, 4))):
+    for _ in range(_one(rng, (1, 1, 1, 2, 3))):
         key = _one(rng, list(keys))
         lines = {k: v for k, v in lines.items() if not (k + ".").startswith(key + ".")}
         lines[key] = _value(keys[key], rng)
@@ -283,7 +286,7 @@ def _below(kind: Any, above: str) -> Iterator[tuple[str, Any]]:
 
 def _value(hint: Any, rng: np.random.Generator) -> str:
     """Strange, and more often than not of the right type."""
-    if rng.random() < 0.25:
+    if rng.random() < 0.15:
         return _one(rng, (*INTEGERS, *FLOATS, *STRINGS, *OTHERS))
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, *([type(int | str)])):
@@ -300,8 +303,12 @@ def _value(hint: Any, rng: np.random.Generator) -> str:
         return "{ " + ", ".join(f"{name} = {_value(h, rng)}" for name, h in some) + " }"
     if origin is dict:
         return "{ " + f"{_one(rng, STRINGS[:20])} = {_one(rng, FLOATS)}" + " }"
-    pools: dict[Any, Sequence[str]] = {int: INTEGERS, float: (*FLOATS, *INTEGERS), str: STRINGS,
-                                       bool: ("true", "false")}  # fmt: skip
+    pools: dict[Any, Sequence[str]] = {
+        int: INTEGERS if rng.random() < 0.5 else SMALL,
+        float: (*FLOATS, *SMALL),
+        str: STRINGS,
+        bool: ("true", "false"),
+    }
     return _one(rng, pools.get(hint, OTHERS))
 
 
@@ -357,7 +364,7 @@ def _edited(value: Any, rng: np.random.Generator, strange: Sequence[Any]) -> Any
         at = int(rng.integers(len(value)))
         if rng.random() < 0.2:
             return value[:at] + value[at + 1 :]
-        return value[:at] + [_edited(value[at], rng, strange)] + value[at + 1 :]
+        return [*value[:at], _edited(value[at], rng, strange), *value[at + 1 :]]
     return _one(rng, strange)
 
 
