@@ -37,16 +37,16 @@ def reading(where: object, what: str, mend: str = AGAIN) -> Iterator[None]:
         raise
     except MemoryError as error:
         raise CommunisError(
-            f"{where}: takes more memory than there is ({_said(error)}); {mend}"
+            f"{where}: takes more memory than there is ({said(error)}); {mend}"
         ) from None
     except Exception as error:
         log.debug("%s: not a readable %s", where, what, exc_info=True)
         if isinstance(error, OSError) and error.errno is not None:  # the disk's, not the file's
             raise CommunisError(f"{where}: cannot be read: {error.strerror}") from None
-        raise CommunisError(f"{where}: not a readable {what} ({_said(error)}); {mend}") from None
+        raise CommunisError(f"{where}: not a readable {what} ({said(error)}); {mend}") from None
 
 
-def _said(error: Exception) -> str:
+def said(error: Exception) -> str:
     """What an error says, in one printable line."""
     text = " ".join(str(error).split()) or type(error).__name__
     text = "".join(c if c.isprintable() else "?" for c in text)
