@@ -14,6 +14,7 @@ about 20 hours: all but `wake_minutes` of the waking before and after sleep is l
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -217,7 +218,9 @@ def _weigh(path: Path) -> None:
 def _stages(annotations: Any, path: Path, epochs: int) -> Array:
     """The class of every epoch of the signals; scores after their end are left out."""
     stages = np.full(epochs, UNLABELLED, np.int64)
-    onsets, durations, texts = annotations.readAnnotations()
+    with reading(path, "EDF file"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a text that is none is refused below
+        onsets, durations, texts = annotations.readAnnotations()
     if len(texts) == 0:
         raise CommunisError(f"{path}: holds no annotations, expected sleep stages")
     for onset, duration, text in zip(onsets, durations, texts, strict=True):

@@ -251,7 +251,8 @@ def _unit(name: str, columns: list[Column], values: Array) -> str:
     if said:
         return unit_name(said[1], name)
     if "acc" in name and len(columns) == 3 and np.isfinite(values).all(1).any():
-        length = float(np.nanmedian(np.linalg.norm(values, axis=1)))
+        with np.errstate(over="ignore"):  # a damaged value
+            length = float(np.nanmedian(np.linalg.norm(values, axis=1)))
         return "g" if 0.8 < length < 1.25 else "m/s2" if 8 < length < 12 else "a.u."
     return UNITS.get(name, "a.u.")
 

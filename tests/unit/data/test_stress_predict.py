@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from communis.core import CommunisError
-from communis.data.stress_predict import StressPredict
+from communis.data.stress_predict import StressPredict, _next
 from communis.recordings.recording import Recording, Stream
 from communis.tasks import Classification
 
@@ -152,3 +152,10 @@ def test_real(real: Callable[[str], Path]) -> None:
     # The owner's own labels of S05 (by tags) and S06 (by the log), which change at these seconds.
     assert [n for n, _ in changes(found[4])][:3] == [674, 1020, 1291]
     assert [n for n, _ in changes(found[5])][:3] == [600, 960, 1320]
+
+
+@pytest.mark.parametrize(
+    ("column", "right"), [("A", "B"), ("Z", "AA"), ("AZ", "BA"), ("ZZ", "AAA")]
+)
+def test_the_column_to_the_right(column: str, right: str) -> None:
+    assert _next(column) == right
