@@ -170,7 +170,7 @@ def test_equal_values_take_no_room_in_parquet_but_in_memory(tmp_path: Path) -> N
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table([equal] * 4 + [pa.array(["walk"] * n)] * 2, names), path)
     assert path.stat().st_size < 1 << 20
-    said = r"a\.parquet: its 1000000 rows would take 0\.0 GB of memory, 0\.0 GB are free"
+    said = r"a\.parquet: 1000000 rows x . columns would take 0\.0 GB of memory, 0\.0 GB are free"
     with pytest.raises(CommunisError, match=said):
         own(tmp_path, MANIFEST.replace("csv", "parquet"))(path)
     (tmp_path / "communis.toml").unlink()

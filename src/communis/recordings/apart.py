@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import atexit
 import json
+import math
 import os
 import pickle
 import struct
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -19,6 +21,7 @@ from communis.recordings.memory import available, gigabytes
 CHILD = Path(__file__).with_name("apart_child.py")
 SHARE = 2  # of the free memory one half is the child's: what it has read is there twice for a while
 PATIENCE = 60.0  # seconds for a file, and one more for each of its megabytes
+TICK = 0.1  # seconds between two looks at the clock
 
 
 class UnreadError(Exception):
@@ -37,6 +40,7 @@ class Reader:
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0  # the process that started it: one that was forked needs its own
         self._limit = ""  # of memory
+        self._deadline = math.inf  # when the file that is being read must have been read
         self._one = threading.Lock()  # an answer must not reach a thread that did not ask
 
     def read(self, path: Path) -> Any:
@@ -57,15 +61,7 @@ class Reader:
         assert process.stdin is not None
         assert process.stdout is not None
         seconds = PATIENCE + path.stat().st_size / 1e6
-        late = threading.Event()
-
-        def stop() -> None:
-            late.set()
-            process.kill()
-
-        timer = threading.Timer(seconds, stop)
-        timer.daemon = True
-        timer.start()
+        self._deadline = time.monotonic() + seconds
         try:
             process.stdin.write(json.dumps(str(path)).encode() + b"\n")
             process.stdin.flush()
@@ -79,9 +75,10 @@ class Reader:
             self.close()
             raise
         finally:
-            timer.cancel()
+            late = time.monotonic() > self._deadline
+            self._deadline = math.inf
         self.close()
-        if late.is_set():
+        if late:
             return False, ("TimeoutError", f"it was not read within {seconds:.0f} s")
         return False, ("crash", f"it crashed the process that read it, exit code {code}")
 
@@ -96,7 +93,15 @@ class Reader:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,  # what libraries print of files that are damaged
             )
+            threading.Thread(target=self._watch, args=(self._process,), daemon=True).start()
         return self._process
+
+    def _watch(self, process: subprocess.Popen[bytes]) -> None:
+        """Ends the process when its time for a file is over."""
+        while process.poll() is None:
+            if time.monotonic() > self._deadline:
+                process.kill()
+            time.sleep(TICK)
 
     def close(self) -> None:
         if self._process is not None and self._owner == os.getpid():

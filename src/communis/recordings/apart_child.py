@@ -51,7 +51,25 @@ def reader(kind: str) -> Reader:
         return read
     import numpy  # noqa: F401  # what it takes does not count against the limit
 
-    return lambda file: Arrays(file).load()
+    return lambda file: plain(Arrays(file).load())
+
+
+def plain(value: Any) -> Any:
+    """The same objects, made anew: arrays whose type was damaged would crash whoever gets them.
+    Arrays of objects become lists."""
+    import numpy as np
+
+    if isinstance(value, dict):
+        return {plain(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist()) if value.dtype.hasobject else value.view(value.dtype.str)
+    if value is None or isinstance(value, str | bytes | int | float | complex):
+        return value
+    raise TypeError(f"it holds a {type(value).__name__}")
 
 
 def limit(size: int) -> None:

@@ -140,7 +140,8 @@ def _laid_out(windows: Array, kind: Kind) -> Array:
         return np.ascontiguousarray(np.moveaxis(windows, -1, 1))
     if kind == "points":
         moved = windows.transpose(0, 2, 3, 1)
-        return np.ascontiguousarray(moved).reshape(*moved.shape[:2], -1)
+        count, features, frames, points = moved.shape
+        return np.ascontiguousarray(moved).reshape(count, features, frames * points)
     return windows
 
 
