@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -161,8 +160,8 @@ class Finished:
     @cached_property
     def last_scores(self) -> pd.DataFrame:
         """Everything that was scored in the last evaluated round."""
-        last = self.evaluated[-1].round if self.evaluated else -1
-        return pd.DataFrame(RunFolder(self.path).scores(pc.field("round") == last).to_pandas())
+        last = [record.round for record in self.evaluated[-1:]]
+        return pd.DataFrame(RunFolder(self.path).scores(rounds=last).to_pandas())
 
     @property
     def clock(self) -> pd.DataFrame:
@@ -182,18 +181,39 @@ class Finished:
     @cached_property
     def senders(self) -> Mapping[int, int]:
         """The clients that ever sent a payload, with the round in which they first did."""
-        links = RunFolder(self.path).links().to_pandas()
-        sent = links[(links["sender"] != SERVER) & (links["payload"] > 0)]
-        return {int(client): int(r) for client, r in sent.groupby("sender")["round"].min().items()}
+        sent = (pc.field("sender") != SERVER) & (pc.field("payload") > 0)
+        links = RunFolder(self.path).links(sent, ["sender", "round"])
+        first = links.group_by("sender").aggregate([("round", "min")])
+        rows = first.sort_by("sender").to_pydict()
+        return dict(zip(rows["sender"], rows["round_min"], strict=True))
+
+    def _history(self, metric: str) -> tuple[Scores, Scores]:
+        """What clients score in test and validation with all their sensors, by client and round."""
+        if metric not in self._histories:
+            table = self._own(metric)
+            of = {split: part["value"] for split, part in table.groupby("split")}
+            none = table["value"][:0]
+            self._histories[metric] = of.get("test", none), of.get("val", none)
+        return self._histories[metric]
 
     @cached_property
-    def _history(self) -> Mapping[tuple[str, str], Scores]:
-        """By split and metric: what clients score with all their sensors, by client and round."""
-        own = pc.field("own") & (pc.field("class") == -1)
-        table = RunFolder(self.path).scores(own).to_pandas()
-        table = table.set_index(["client", "round"]).sort_index()
-        found = {key: part["value"] for key, part in table.groupby(["split", "metric"])}
-        return defaultdict(lambda: table["value"][:0], found)
+    def _histories(self) -> dict[str, tuple[Scores, Scores]]:
+        """What `_history` has read already: only of the metrics that choose a round."""
+        return {}
+
+    def _test(self, metric: str, there: pd.Index[Any]) -> Scores:
+        """The test scores of at least these clients and rounds."""
+        if metric in self._histories:
+            return self._histories[metric][0]
+        table = self._own(metric, there.get_level_values("round").unique().tolist())
+        return table[table["split"] == "test"]["value"]
+
+    def _own(self, metric: str, rounds: Collection[int] | None = None) -> pd.DataFrame:
+        """What clients score with all their sensors, by client and round."""
+        where = pc.field("own") & (pc.field("class") == -1) & (pc.field("metric") == metric)
+        columns = ["client", "round", "split", "value"]
+        table = RunFolder(self.path).scores(where, columns, rounds).to_pandas()
+        return pd.DataFrame(table.set_index(["client", "round"]).sort_index())
 
     def by_client(self, metric: str, select: Select = "last", by: str = "") -> Scores:
         """The test score of every client with all its sensors, in the round that counts or as the
@@ -202,7 +222,7 @@ class Finished:
         key = of_client(metric), select, by or metric
         if key not in self._chosen:
             there = self._counting(select, key[2])
-            scores = self._history["test", key[0]]
+            scores = self._test(key[0], there)
             found = scores[scores.index.isin(there)].groupby("client")
             self._chosen[key] = found.mean().where(found.count() == found.size())
         return self._chosen[key]
@@ -211,7 +231,7 @@ class Finished:
         """Every client with the rounds that count. Rounds are chosen by means over clients, also
         those of a pooled score."""
         metric = of_client(by)
-        return chosen(self._history["test", metric], self._history["val", metric], metric, select)
+        return chosen(*self._history(metric), metric, select)
 
     @cached_property
     def _chosen(self) -> dict[tuple[str, Select, str], Scores]:
@@ -230,11 +250,12 @@ class Finished:
         key = metric, select, by
         if key not in self._pools:
             there = self._counting(select, by)
-            rounds = there.get_level_values("round").unique()
+            rounds = there.get_level_values("round").unique().tolist()
             names = [sibling(metric, HITS), sibling(metric, SAID)]
             where = pc.field("own") & (pc.field("split") == "test")
-            where &= pc.field("metric").isin(names) & pc.field("round").isin(rounds.tolist())
-            table = RunFolder(self.path).scores(where).to_pandas()
+            where &= pc.field("metric").isin(names)
+            columns = ["client", "round", "metric", "class", "value", "support"]
+            table = RunFolder(self.path).scores(where, columns, rounds).to_pandas()
             table = table.set_index(["client", "round"])
             table = table[table.index.isin(there)]
             parts = [table] if select == "client" else [t for _, t in table.groupby("round")]

@@ -28,7 +28,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
@@ -248,12 +248,21 @@ class RunFolder:
                 ) from None
         return found if until is None else [record for record in found if record.round <= until]
 
-    def scores(self, where: pc.Expression | None = None) -> pa.Table:
-        """What was scored, round by round; `where` a condition on the columns holds."""
-        return tables.read(self.path, "scores", where)
+    def scores(
+        self,
+        where: pc.Expression | None = None,
+        columns: Sequence[str] | None = None,
+        rounds: Collection[int] | None = None,
+    ) -> pa.Table:
+        """What was scored, round by round, or a part of it, as in `tables.read`: all of a long run
+        is a lot."""
+        return tables.read(self.path, "scores", where, columns, rounds)
 
-    def links(self) -> pa.Table:
-        return tables.read(self.path, "links")
+    def links(
+        self, where: pc.Expression | None = None, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """What every link carried, round by round."""
+        return tables.read(self.path, "links", where, columns)
 
     def clock(self) -> pa.Table:
         """Seconds and joules of every client, round by round; empty if no devices are known."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +73,21 @@ def parquet(table: pa.Table) -> bytes:
     return content
 
 
-def read(folder: Path, name: str, where: pc.Expression | None = None) -> pa.Table:
-    """All rounds of a room; `where` a condition on the columns holds."""
+def read(
+    folder: Path,
+    name: str,
+    where: pc.Expression | None = None,
+    columns: Sequence[str] | None = None,
+    rounds: Collection[int] | None = None,
+) -> pa.Table:
+    """The rows of a room of which the condition `where` holds. columns: only these; rounds: only
+    these, and the files of others are not opened."""
     paths = sorted(map(str, (folder / name).glob("*.parquet")))
+    if rounds is not None:
+        paths = [path for path in paths if int(Path(path).stem) in rounds]
     try:
-        return ds.dataset(paths, SCHEMAS[name], _FORMAT).to_table(filter=where)
+        found = ds.dataset(paths, SCHEMAS[name], _FORMAT)
+        return found.to_table(columns=columns, filter=where)
     except (OSError, pa.ArrowException) as error:
         raise CommunisError(f"{folder / name}: {_damaged(paths)} ({_line(error)})") from None
 

@@ -180,7 +180,7 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
         'seed = 0\n[method]\nname = "fedper"\n[run]\nrounds = 3\n'
     )
     with pytest.raises(CommunisError, match=r"scores: 000002\.parquet is no readable table"):
-        collect([tmp_path])[0].last_scores  # noqa: B018 - reading is what is tested
+        collect([tmp_path])[0].scores  # noqa: B018 - reading is what is tested
 
 
 @pytest.mark.parametrize(
