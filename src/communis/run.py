@@ -3,6 +3,7 @@ body of the loop."""
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import defaultdict
@@ -45,6 +46,8 @@ from communis.replies import Rule
 from communis.runfolder import STATES, Checkpoint, RunFolder
 from communis.scratch import Scratch
 from communis.topology import SERVER, Apart, Star
+
+log = logging.getLogger("communis")
 
 
 class Run:
@@ -111,7 +114,8 @@ class Run:
         self.folder.open()
         self._saved = self._restore()
         if self._saved < 0:
-            self.folder.describe(config, self._fleet, self.topology.describe(len(fleet)))
+            about = {"topology": self.topology.describe(len(fleet)), **self._evaluation()}
+            self.folder.describe(config, self._fleet, about)
         self.folder.account(self._privacy.account())
         self.backend = backend or InProcess(
             fleet,
@@ -309,6 +313,24 @@ class Run:
         now = {client for client, reason in refused if not_finite(reason)}
         return frozenset((self._diverged - set(cohort)) | now)
 
+    def _evaluation(self) -> dict[str, Any]:
+        """What the folder says of whom is scored; `notes` are shown beside the scores."""
+        honest = self._honest
+        count = len(self.plan.evaluated(honest, 1, self._streams))
+        notes = list(self._fleet.fleet.windows.notes)
+        if self.plan.sampled(len(honest)):
+            notes.append(
+                f"scores are of a sample of {count:,} of {len(honest):,} clients, the same in "
+                f"all rounds and for all methods of a seed; run.eval_clients = {len(honest)} scores all"
+            )
+            log.info(notes[-1])
+        return {"notes": notes, "evaluation": {"clients": count, "of": len(honest)}}
+
+    @cached_property
+    def _honest(self) -> list[int]:
+        """The clients that can be scored."""
+        return [i for i in range(len(self._fleet.fleet)) if i not in self._liars]
+
     def _evaluate(
         self,
         round: int,
@@ -321,9 +343,7 @@ class Run:
         could not be scored. Who diverged scores NaN: the state before would flatter the method."""
         if not self.plan.evaluates(round) and not self._privacy.over(round + 1, cohort):
             return [], []
-        everybody = [i for i in range(len(self._fleet.fleet)) if i not in self._liars]
-        count = self.plan.eval_clients or len(everybody)
-        clients = some(everybody, count, self._streams.generator("evaluation", round))
+        clients = self.plan.evaluated(self._honest, round, self._streams)
         messages = self._downs(clients, servers, "evaluate")
         asks = [Ask("evaluate", i, round, int(since[i]), messages[i].data) for i in clients]
         answers = list(self.backend.perform(asks))

@@ -113,9 +113,10 @@ class RunFolder:
     def _previous(self) -> Path:
         return self.path / "previous.safetensors"
 
-    def describe(self, config: str, fleet: BoundFleet, topology: Mapping[str, Any]) -> None:
-        """Writes the configuration, the environment and the fleet with who hears whom."""
-        about = json.dumps({**fleet.describe(), "topology": topology}, indent=1)
+    def describe(self, config: str, fleet: BoundFleet, more: Mapping[str, Any]) -> None:
+        """Writes the configuration, the environment and the fleet. more: who hears whom, and who is
+        scored."""
+        about = json.dumps({**fleet.describe(), **more}, indent=1)
         disk.replace_file(self.path / "fleet.json", about.encode())
         disk.replace_file(self.path / "config.toml", config.encode())
         disk.replace_file(
