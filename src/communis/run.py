@@ -148,10 +148,12 @@ class Run:
         self.close()
 
     def close(self) -> None:
-        """Saves what is not saved yet and ends the workers."""
-        self.save()
-        self.backend.close()
-        self.folder.close()
+        """Saves what is not saved yet and ends the workers, also if the disk is full."""
+        try:
+            self.save()
+        finally:
+            self.backend.close()
+            self.folder.close()
 
     def save(self) -> None:
         """The folder's checkpoint is the last completed round."""
@@ -320,10 +322,12 @@ class Run:
         notes = list(self._fleet.fleet.windows.notes)
         if self.plan.sampled(len(honest)):
             notes.append(
-                f"scores are of a sample of {count:,} of {len(honest):,} clients, the same in "
-                f"all rounds and for all methods of a seed; run.eval_clients = {len(honest)} scores all"
+                f"scores are of a sample of {count:,} of {len(honest):,} clients, the same in all "
+                "rounds and for all methods of a seed; "
+                f"run.eval_clients = {len(honest)} scores all"
             )
-            log.info(notes[-1])
+            if self._lasting:  # else it may be a rehearsal of one that is
+                log.info(notes[-1])
         return {"notes": notes, "evaluation": {"clients": count, "of": len(honest)}}
 
     @cached_property

@@ -79,7 +79,7 @@ class RunFolder:
         self._lock: int | None = None
 
     def open(self) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
+        disk.make_folder(self.path)
         self._lock = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR)
         if not _locked(self._lock):
             raise CommunisError(f"{self.path}: another process is working on this run")
@@ -179,9 +179,6 @@ class RunFolder:
         if damage and found:
             disk.replace_file(self._checkpoint, _packed(found[0]))
         self._forget_after(found[0].round if found else 0)
-        if not found:
-            for path in self.clients.glob("*.first"):  # what an attacker sent before a crash
-                disk.remove(path)
         return found
 
     def _check_states(self, checkpoint: Checkpoint, since: Tensor) -> None:
@@ -278,14 +275,18 @@ class RunFolder:
         return tables.read(self.path, "pairs")
 
     def _forget_after(self, round: int) -> None:
-        if not self._records.exists():
-            return
-        kept = "".join(_line(record) for record in self.records(round)).encode()
-        if kept != self._records.read_bytes():
-            disk.replace_file(self._records, kept)
+        """Removes what belongs to later rounds, and files that were never put in place."""
+        if self.clients.exists():
+            StateStore(self.clients).forget_firsts(round)
+        if self._records.exists():
+            kept = "".join(_line(record) for record in self.records(round)).encode()
+            if kept != self._records.read_bytes():
+                disk.replace_file(self._records, kept)
+        for partial in self.path.glob("*.partial"):
+            disk.remove(partial)
         for room in tables.SCHEMAS:
-            for path in (self.path / room).glob("*.parquet"):
-                if int(path.stem) > round:
+            for path in (self.path / room).glob("*.parquet*"):
+                if path.suffix == ".partial" or int(path.stem) > round:
                     disk.remove(path)
 
 

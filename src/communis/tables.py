@@ -61,7 +61,8 @@ def write(room: Path, name: str, round: int, things: Sequence[Any]) -> None:
     row: Callable[[Any], tuple[Any, ...]] = _score if name == "scores" else _fields
     columns = zip(*((round, *row(thing)) for thing in things), strict=True)
     table = pa.table([list(column) for column in columns], schema=SCHEMAS[name])
-    room.mkdir(exist_ok=True)
+    if not room.exists():
+        disk.make_folder(room)
     disk.write_file(room / f"{round:06d}.parquet", parquet(table))
 
 

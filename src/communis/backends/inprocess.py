@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 
+from communis import disk
 from communis.backends.executor import Executor, StateStore
 from communis.backends.machine import (
     default_start_method,
@@ -165,7 +166,7 @@ class _Letters:
             return data
         if id(data) not in self._posted:
             path = self.folder / f"down{len(self._posted)}"
-            path.write_bytes(data)
+            disk.write_file(path, data)
             self._posted[id(data)] = data, str(path)
         return self._posted[id(data)][1]
 
@@ -264,7 +265,7 @@ def _serve(pipe: Connection, job: tuple[Any, ...], outbox: str, parent: int) -> 
             up: bytes | str = answer.up
             if len(answer.up) >= SMALL:
                 up = f"{outbox}-{letter_number % 2}"  # the parent may still have to read the last
-                Path(up).write_bytes(answer.up)
+                disk.write_file(Path(up), answer.up)
             pipe.send((replace(answer, up=b""), up, ""))
         except CommunisError as error:
             pipe.send((None, b"", str(error)))
