@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -163,8 +162,8 @@ class Finished:
     @cached_property
     def last_scores(self) -> pd.DataFrame:
         """Everything that was scored in the last evaluated round."""
-        last = self.evaluated[-1].round if self.evaluated else -1
-        return pd.DataFrame(self.rows("scores", pc.field("round") == last))
+        last = [record.round for record in self.evaluated[-1:]]
+        return pd.DataFrame(self.rows("scores", rounds=last))
 
     @property
     def clock(self) -> pd.DataFrame:
@@ -181,26 +180,53 @@ class Finished:
         """How alike the updates of two clients were, by round and group."""
         return pd.DataFrame(self.rows("pairs"))
 
-    def rows(self, room: str, where: pc.Expression | None = None) -> Any:
-        """A data frame of what a room's tables say, where a condition on the columns holds."""
-        table = tables.read(self.path, room, where).to_pandas()
+    def rows(
+        self,
+        room: str,
+        where: pc.Expression | None = None,
+        columns: Sequence[str] | None = None,
+        rounds: Collection[int] | None = None,
+    ) -> Any:
+        """A data frame of what a room's tables say, or of a part of it, as in `tables.read`."""
+        table = tables.read(self.path, room, where, columns, rounds).to_pandas()
         expected.check_rows(self.path / room, table, self.clients)
         return table
 
     @cached_property
     def senders(self) -> Mapping[int, int]:
         """The clients that ever sent a payload, with the round in which they first did."""
-        links = self.rows("links")
-        sent = links[(links["sender"] != SERVER) & (links["payload"] > 0)]
-        return {int(client): int(r) for client, r in sent.groupby("sender")["round"].min().items()}
+        sent = (pc.field("sender") != SERVER) & (pc.field("payload") > 0)
+        links = self.rows("links", sent, ["sender", "round"])
+        first = links.groupby("sender")["round"].min()
+        return {int(client): int(round) for client, round in first.items()}
+
+    def _history(self, metric: str) -> tuple[Scores, Scores]:
+        """What clients score in test and validation with all their sensors, by client and round."""
+        if metric not in self._histories:
+            table = self._own(metric)
+            of = {split: part["value"] for split, part in table.groupby("split")}
+            none = table["value"][:0]
+            self._histories[metric] = of.get("test", none), of.get("val", none)
+        return self._histories[metric]
 
     @cached_property
-    def _history(self) -> Mapping[tuple[str, str], Scores]:
-        """By split and metric: what clients score with all their sensors, by client and round."""
-        own = pc.field("own") & (pc.field("class") == -1)
-        table = self.rows("scores", own).set_index(["client", "round"]).sort_index()
-        found = {key: part["value"] for key, part in table.groupby(["split", "metric"])}
-        return defaultdict(lambda: table["value"][:0], found)
+    def _histories(self) -> dict[str, tuple[Scores, Scores]]:
+        """What `_history` has read already: only of the metrics that choose a round."""
+        return {}
+
+    def _test(self, metric: str, there: pd.Index[Any]) -> Scores:
+        """The test scores of at least these clients and rounds."""
+        if metric in self._histories:
+            return self._histories[metric][0]
+        table = self._own(metric, there.get_level_values("round").unique().tolist())
+        return table[table["split"] == "test"]["value"]
+
+    def _own(self, metric: str, rounds: Collection[int] | None = None) -> pd.DataFrame:
+        """What clients score with all their sensors, by client and round."""
+        where = pc.field("own") & (pc.field("class") == -1) & (pc.field("metric") == metric)
+        columns = ["client", "round", "split", "value"]
+        table = self.rows("scores", where, columns, rounds)
+        return pd.DataFrame(table.set_index(["client", "round"]).sort_index())
 
     def by_client(self, metric: str, select: Select = "last", by: str = "") -> Scores:
         """The test score of every client with all its sensors, in the round that counts or as the
@@ -209,7 +235,7 @@ class Finished:
         key = of_client(metric), select, by or metric
         if key not in self._chosen:
             there = self._counting(select, key[2])
-            scores = self._history["test", key[0]]
+            scores = self._test(key[0], there)
             found = scores[scores.index.isin(there)].groupby("client")
             self._chosen[key] = found.mean().where(found.count() == found.size())
         return self._chosen[key]
@@ -218,7 +244,7 @@ class Finished:
         """Every client with the rounds that count. Rounds are chosen by means over clients, also
         those of a pooled score."""
         metric = of_client(by)
-        return chosen(self._history["test", metric], self._history["val", metric], metric, select)
+        return chosen(*self._history(metric), metric, select)
 
     @cached_property
     def _chosen(self) -> dict[tuple[str, Select, str], Scores]:
@@ -237,11 +263,12 @@ class Finished:
         key = metric, select, by
         if key not in self._pools:
             there = self._counting(select, by)
-            rounds = there.get_level_values("round").unique()
+            rounds = there.get_level_values("round").unique().tolist()
             names = [sibling(metric, HITS), sibling(metric, SAID)]
             where = pc.field("own") & (pc.field("split") == "test")
-            where &= pc.field("metric").isin(names) & pc.field("round").isin(rounds.tolist())
-            table = self.rows("scores", where).set_index(["client", "round"])
+            where &= pc.field("metric").isin(names)
+            columns = ["client", "round", "metric", "class", "value", "support"]
+            table = self.rows("scores", where, columns, rounds).set_index(["client", "round"])
             table = table[table.index.isin(there)]
             parts = [table] if select == "client" else [t for _, t in table.groupby("round")]
             if len(table) and not table["value"].between(0, 2**53).all():

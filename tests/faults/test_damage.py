@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
@@ -187,7 +189,7 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
         'seed = 0\n[method]\nname = "fedper"\n[run]\nrounds = 3\n'
     )
     with pytest.raises(CommunisError, match=r"scores: 000002\.parquet is no readable table"):
-        collect([tmp_path])[0].last_scores  # noqa: B018 - reading is what is tested
+        collect([tmp_path])[0].scores  # noqa: B018 - reading is what is tested
 
 
 @pytest.mark.parametrize(
@@ -339,3 +341,36 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         assert attempt(text, folder) == "ran"
         found.append(folder / "run")
     return found
+
+
+@pytest.mark.parametrize("mode", ["local", "central"])
+def test_no_loss_of_records_and_logs_lowers_epsilon(mode: str, tmp_path: Path) -> None:
+    """Whichever lines and files are gone: the verdict refuses, promises nothing, or says what the
+    rounds cost. The checkpoint has an account of its own."""
+    whole = tmp_path / "whole"
+    noisy = PrivacyConfig(mode=mode, noise=2.0)  # type: ignore[arg-type]
+    config = 'seed = 0\n[method]\nname = "fedavg"\n[run]\nrounds = 3\n[data]\nname = "made"\n'
+    method = make("fedavg", uniform=True)
+    plan = Plan(rounds=3, workers=1, eval_every=0, participation=0.8)
+    with Run(mixed_fleet(), method, plan, folder=whole, config=config, privacy=noisy) as made:
+        list(made)
+    honest = verdict(read(whole))
+    assert honest.private, honest.line
+    lines = (whole / "records.jsonl").read_text().splitlines(keepends=True)
+    rounds = range(1, 4)
+    promised = 0
+    for kept, logged in product(*[[set(c) for n in range(4) for c in combinations(rounds, n)]] * 2):
+        folder = tmp_path / f"{sorted(kept)}{sorted(logged)}"
+        shutil.copytree(whole, folder)
+        text = "".join(line for round, line in enumerate(lines, 1) if round in kept)
+        (folder / "records.jsonl").write_text(text)
+        for round in rounds:
+            if round not in logged:
+                (folder / "log" / f"{round:06d}.parquet").unlink()
+        found = None
+        with suppress(CommunisError):  # a gap in the records, or none left
+            found = verdict(read(folder))
+        if found is not None and found.private:
+            promised += 1
+            assert found.epsilon >= honest.epsilon, (kept, logged, found.line)
+    assert promised >= 1
