@@ -20,6 +20,7 @@ from communis import cli_privacy
 from communis import config as configs
 from communis.backends.machine import one_thread
 from communis.cli_privacy import Json
+from communis.cli_trust import Trust
 from communis.core import CommunisError
 from communis.disk import replace_file
 from communis.privacy.digits import downward, upward
@@ -102,6 +103,7 @@ def invert(  # noqa: PLR0913 - options of a command are its arguments
 @app.command()
 def membership(
     folder: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    trust: Trust = False,
     json: Json = False,
 ) -> None:
     """Try to tell a run's training windows from its test windows by their loss.
@@ -158,6 +160,7 @@ def audit(
     canaries: Annotated[
         int, typer.Option(min=1, help="Clients that are added; each tosses a coin.")
     ] = 100,
+    trust: Trust = False,
     json: Json = False,
 ) -> None:
     """Run an experiment with canaries and say whether its privacy claim survives.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import typer
 
+from communis import memory
 from communis.compare import collect, metrics
 from communis.config import Config, load, usable_name
 from communis.core import CommunisError
@@ -22,6 +23,7 @@ from communis.report.warned import warnings
 from communis.report.words import default_metric, default_select
 from communis.run import Run
 from communis.runfolder import RunFolder
+from communis.schema import SchemaError
 from communis.terminal import Display, Stop, as_json, err, out, results, say, stop_after_round
 
 STOPPED = 130  # exit code after Ctrl-C
@@ -58,7 +60,14 @@ class Job:
         try:
             yield
         except CommunisError as error:
-            raise CommunisError(f"{self.source or self.folder}: {self.label}: {error}") from None
+            raise self._refusal(str(error)) from None
+        except Exception as error:
+            if not memory.is_short(error):
+                raise
+            raise self._refusal(memory.SHORT) from None
+
+    def _refusal(self, why: str) -> CommunisError:
+        return SchemaError(f"{self.source or self.folder}: {self.label}: {why}")
 
 
 def place(into: Path, name: str) -> Path:

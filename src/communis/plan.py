@@ -14,6 +14,15 @@ from communis.privacy.protection import Setting
 from communis.wire import MAX_BYTES
 
 Rounds = Literal["evaluated", "every"]
+LEAST = {
+    "rounds": 0,
+    "cohort": 0,
+    "eval_every": 0,
+    "eval_clients": 0,
+    "workers": 0,
+    "checkpoint_every": 1,
+    "max_message_mb": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -39,11 +48,9 @@ class Plan:
     max_message_mb: int = MAX_BYTES >> 20  # a client's message over this is refused
 
     def __post_init__(self) -> None:
-        for name, least in (("rounds", 0), ("cohort", 0), ("eval_every", 0), ("workers", 0)):
+        for name, least in LEAST.items():
             if getattr(self, name) < least:
                 raise CommunisError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        if self.checkpoint_every < 1 or self.max_message_mb < 1:
-            raise CommunisError("checkpoint_every and max_message_mb must be at least 1")
         _check_device(self.device)
         if self.pairs_in not in get_args(Rounds):
             raise CommunisError(f"pairs_in must be 'evaluated' or 'every', got {self.pairs_in!r}")
