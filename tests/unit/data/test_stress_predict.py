@@ -121,7 +121,7 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     refused(home / "tags_S07.csv", None, "No such file")
     refused(home / "tags_S07.csv", "soon\n", "one Unix time per line")
     refused(book, None, "cannot be read")
-    refused(book, "not a workbook", "cannot be read")
+    refused(book, "not a workbook", "not a readable workbook")
 
 
 def test_a_log_that_does_not_fit_is_named(tmp_path: Path) -> None:
