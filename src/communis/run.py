@@ -4,10 +4,7 @@ body of the loop."""
 from __future__ import annotations
 
 import math
-import shutil
-import tempfile
 import time
-import weakref
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -46,6 +43,7 @@ from communis.privacy.settings import PrivacyConfig
 from communis.recordings.recording import Array
 from communis.replies import Rule
 from communis.runfolder import STATES, Checkpoint, RunFolder
+from communis.scratch import Scratch
 from communis.topology import SERVER, Apart, Star
 
 
@@ -106,10 +104,10 @@ class Run:
         self._checkpoints: list[Array] = []  # the same in the checkpoints on disk, the last first
         self._diverged: frozenset[int] = frozenset()  # clients, by their last training
         self._lasting = folder is not None
-        path = Path(tempfile.mkdtemp(prefix="communis-") if folder is None else folder)
-        if not self._lasting:
-            weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
-        self.folder = RunFolder(path)
+        if folder is None:
+            self._scratch = Scratch()  # removed when this run is forgotten
+            folder = self._scratch.path / "run"
+        self.folder = RunFolder(Path(folder))
         self.folder.open()
         self._saved = self._restore()
         if self._saved < 0:

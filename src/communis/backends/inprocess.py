@@ -13,7 +13,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import tempfile
 import traceback
 import warnings
 from collections import deque
@@ -39,6 +38,7 @@ from communis.core import CommunisError
 from communis.exchange import Answer, Ask
 from communis.fleet import AnyMethod, Fleet
 from communis.privacy.guard import Guard
+from communis.scratch import Scratch
 
 SMALL = 32_768  # bytes; shorter messages go through the pipe itself
 PATIENCE = 2.0  # seconds between two looks whether the parent is still there
@@ -65,10 +65,13 @@ class InProcess:
         states: where private client state lives. guard: what clients do to their messages."""
         start_method = start_method or default_start_method(device)
         self.workers = workers or default_workers(start_method)
-        self._scratch = tempfile.TemporaryDirectory(prefix="communis-", dir=shared_memory())
-        self._mail = Path(self._scratch.name)
-        self._spare = tempfile.TemporaryDirectory(prefix="communis-states-")
-        self._store = StateStore(states or Path(self._spare.name))
+        self._scratch = Scratch(shared_memory())
+        self._mail = self._scratch.path
+        self._spare: Scratch | None = None
+        if states is None:
+            self._spare = Scratch()
+            states = self._spare.path / "states"
+        self._store = StateStore(states)
         self._job = (fleet, method, self._store.folder, device, subsets, guard)
         self._context = multiprocessing.get_context(start_method)
         self._pool: list[_Worker] = []
@@ -101,8 +104,9 @@ class InProcess:
         for worker in self._pool:
             worker.stop()
         self._pool = []
-        self._scratch.cleanup()
-        self._spare.cleanup()
+        self._scratch.close()
+        if self._spare is not None:
+            self._spare.close()
 
     def _here(self, asks: Sequence[Ask]) -> Iterator[Answer]:
         if self._executor is None:

@@ -1,5 +1,5 @@
-"""Archives that are meant to do harm, as they are and with changed bytes: unpacked where they should
-be, or refused by name."""
+"""Archives that are meant to do harm, as they are and with changed bytes: unpacked where they
+should be, or refused by name."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class Forked:
             signal.signal(number, signal.SIG_DFL)
         # A process that is killed leaves its temporary files: they go with the scratch folder.
         tempfile.tempdir = str(scratch)
-        inprocess.shared_memory = lambda: None
+        setattr(inprocess, "shared_memory", lambda: None)  # noqa: B010 - not exported
         torch.set_num_threads(1)
         try:
             act()

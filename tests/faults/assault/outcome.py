@@ -57,7 +57,7 @@ class Results:
 
 
 def read(path: Path) -> dict[str, Counter[str]]:
-    """By kind of fault: how often what came of it. A last line that was cut short is passed over."""
+    """By kind of fault: how often what came of it. A last line cut short is passed over."""
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for line in _lines(path):
         if "kind" in line:

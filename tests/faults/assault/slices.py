@@ -71,7 +71,7 @@ class Slice:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         torch.set_num_threads(1)
         tempfile.tempdir = str(self.place)
-        inprocess.shared_memory = lambda: None  # temporary files go there as well
+        setattr(inprocess, "shared_memory", lambda: None)  # noqa: B010 - not exported
         os.environ["COMMUNIS_DATA"] = str(self.place / "data")
         shared = self.place / "shared"
         shared.mkdir()
@@ -201,7 +201,7 @@ class Assault:
     def _count(self, one: Slice) -> None:
         seconds = one.seconds
         one.close()
-        counts = Counter(outcome.result for outcome in one.outcomes.values())
+        counts: Counter[str] = Counter(outcome.result for outcome in one.outcomes.values())
         self._seconds[one.kind] += seconds
         self._done[one.kind].update(counts)
         for number, outcome in one.outcomes.items():
