@@ -24,9 +24,7 @@ from tests.faults.assault.slices import KINDS, Assault, Slice
 def main() -> int:
     asked = _arguments()
     if asked.table:
-        found = outcome.read(asked.table)
-        print(outcome.table(found, KINDS))
-        return min(outcome.harm(found), 1)
+        return _conclude(asked.table)
     kinds = list(asked.only or KINDS)
     lacking = cuts.missing() if "cuts" in kinds else ""
     if lacking:
@@ -99,8 +97,13 @@ def _all(kinds: Sequence[str], asked: argparse.Namespace, home: Path) -> int:
         assault.close()
     if not asked.results.exists():
         return 0
-    found = outcome.read(asked.results)
-    print(f"\n{outcome.table(found, KINDS)}\n\nresults: {asked.results}")
+    return _conclude(asked.results)
+
+
+def _conclude(path: Path) -> int:
+    """The table of results, what did harm, and the exit code."""
+    found = outcome.read(path)
+    print(f"\n{outcome.table(found, KINDS)}\n\n{outcome.causes(path)}\nresults: {path}")
     return min(outcome.harm(found), 1)
 
 

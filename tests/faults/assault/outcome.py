@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -87,6 +88,30 @@ def table(found: dict[str, Counter[str]], order: Iterable[str]) -> str:
                 (kind, *(f"{n:,}" for n in (counts.total(), *(counts[c] for c in columns))))
             )
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def causes(path: Path) -> str:
+    """What did harm, each cause with its number of cases and the command that repeats the first."""
+    found: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
+    for line in _lines(path):
+        if "harm" in line:
+            found[line["harm"], line["result"], signature(line["detail"])].append(line)
+    said = []
+    for (kind, result, cause), lines in found.items():
+        said.append(f"{len(lines)} x {kind}, {result}: ... {cause}")
+        said.append(f"    {repeat(kind, lines[0]['seed'], lines[0]['case'])}")
+    return "\n".join(said)
+
+
+def signature(detail: str) -> str:
+    """The end of what was said, without what differs from case to case."""
+    text = re.sub(r"\S*/assault-\S*", "FILE", " ".join(detail.split()))
+    return re.sub(r"\d+", "N", text)[-160:]
+
+
+def repeat(kind: str, seed: int, number: int) -> str:
+    other = f" --seed {seed}" if seed else ""
+    return f"python -m tests.faults.assault --only {kind} --case {number}{other}"
 
 
 def harm(found: dict[str, Counter[str]]) -> int:

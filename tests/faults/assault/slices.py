@@ -22,7 +22,7 @@ import torch
 
 from communis.backends import inprocess
 from tests.faults.assault.case import Case
-from tests.faults.assault.outcome import Outcome, Results
+from tests.faults.assault.outcome import Outcome, Results, repeat, signature
 
 KINDS = (
     "cuts",
@@ -164,6 +164,7 @@ class Assault:
         self._next = dict.fromkeys(kinds, 0)  # number of its next case
         self._done: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
         self._active: list[Slice] = []
+        self._known: set[tuple[str, str, str]] = set()  # causes of harm that were told
 
     def go(self, workers: int, seconds: float) -> None:
         begun = news = time.monotonic()
@@ -211,12 +212,13 @@ class Assault:
         self._results.tried(one.kind, one.numbers[0], seconds, counts)
 
     def _cry(self, kind: str, number: int, outcome: Outcome) -> None:
-        seed = f" --seed {self._seed}" if self._seed else ""
-        said = " ".join(outcome.detail.split())
+        """Once for every cause; the list at the end has all."""
+        cause = kind, outcome.result, signature(outcome.detail)
+        if cause in self._known:
+            return
+        self._known.add(cause)
         print(
-            f"{outcome.result}: {said[:120]} ... {said[-180:]}\n"
-            f"    python -m tests.faults.assault --only {kind} --case {number}{seed}",
-            flush=True,
+            f"{outcome.result}: ... {cause[2]}\n    {repeat(kind, self._seed, number)}", flush=True
         )
 
     def _tell(self, seconds: float) -> None:
