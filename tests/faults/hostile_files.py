@@ -523,7 +523,7 @@ def archives(folder: Path) -> list[Case]:
         "nested.zip": _nested(12),
         "an inner archive without a name.zip": _zip({"Set/.zip": _zip({"s1/a.csv": b"1"})}),
         "inner damage.zip": _zip({"Set/one.zip": _zip(FILES)[:-20]}),
-        "many.zip": _zip({f"Set/n{i}": b"" for i in range(20_000)}),
+        "many.zip": _zip({f"Set/n{i}": b"" for i in range(2_000)}),
         "twice.zip": _twice_zip(),
         "twice.tar": _tar(FILES, after={"Set/s1/a.csv": b"other"}),
         "file and folder.zip": _zip({"Set/s1": b"1", "Set/s1/a.csv": b"1"}),

@@ -202,16 +202,16 @@ def rows_of(path: Path) -> Array:
 
 
 def _floats(table: Table, names: Sequence[str], column: Any, index: int) -> Array:
-    if isinstance(column, np.ndarray):
-        return column.astype(np.float32)
     import pyarrow as pa
 
     try:
-        return np.asarray(column.cast(pa.float64()).to_numpy().astype(np.float32))
+        values = column if isinstance(column, np.ndarray) else column.cast(pa.float64()).to_numpy()
     except pa.ArrowException as error:
         raise CommunisError(
             f"{table.path}: column {names[index]!r} does not hold numbers ({error})"
         ) from None
+    with np.errstate(over="ignore"):  # what is too large for float32 is taken as missing
+        return np.asarray(values, np.float32)
 
 
 def _words(table: Table, names: Sequence[str], column: Any, index: int) -> Words:

@@ -19,6 +19,7 @@ from communis.recordings.recording import Array
 
 log = logging.getLogger("communis")
 MOST_SAID = 300  # characters of what a library says of a file
+MOST_TEXT = 2_000  # characters of an error
 AGAIN = "it may have been cut short: get it again"
 SEPARATORS = {None: "white space", ",": "commas", ";": "semicolons", "\t": "tabs"}
 
@@ -33,24 +34,26 @@ def reading(where: object, what: str, mend: str = AGAIN) -> Iterator[None]:
     """
     try:
         yield
-    except CommunisError:
-        raise
+    except CommunisError as error:
+        text = str(error)
+        if text.isprintable() and len(text) <= MOST_TEXT:
+            raise
+        raise CommunisError(said(error, MOST_TEXT)) from None  # it cites the file
     except MemoryError as error:
         raise CommunisError(
-            f"{where}: takes more memory than there is ({_said(error)}); {mend}"
+            f"{where}: takes more memory than there is ({said(error)}); {mend}"
         ) from None
     except Exception as error:
         log.debug("%s: not a readable %s", where, what, exc_info=True)
         if isinstance(error, OSError) and error.errno is not None:  # the disk's, not the file's
             raise CommunisError(f"{where}: cannot be read: {error.strerror}") from None
-        raise CommunisError(f"{where}: not a readable {what} ({_said(error)}); {mend}") from None
+        raise CommunisError(f"{where}: not a readable {what} ({said(error)}); {mend}") from None
 
 
-def _said(error: Exception) -> str:
-    """What an error says, in one printable line."""
+def said(error: Exception, most: int = MOST_SAID) -> str:
+    """What an error says, in one line that a terminal can show."""
     text = " ".join(str(error).split()) or type(error).__name__
-    text = "".join(c if c.isprintable() else "?" for c in text)
-    return text if len(text) <= MOST_SAID else f"{text[:MOST_SAID]}..."
+    return shortened("".join(c if c.isprintable() else "?" for c in text), most)
 
 
 def home() -> Path:

@@ -101,7 +101,8 @@ class Recorded:
         where = f"{self.place}, the first recording"
         while True:
             # A number too large for float32 is taken as missing, like every infinity.
-            with reading(where, f"{self.name} dataset"), np.errstate(over="ignore"):
+            quiet = np.errstate(over="ignore", invalid="ignore")
+            with reading(where, f"{self.name} dataset"), quiet:
                 found = next(left, None)
             if found is None:
                 return
