@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from math import nan
 
 import pandas as pd
 from markupsafe import Markup
@@ -115,7 +116,7 @@ def _by_round(runs: Sequence[Finished], metric: str, colours: Mapping[str, str])
             name,
             colours[name],
             [float(r.round) for r in group[0].evaluated],
-            [[r.scores[f"test.{metric}"] for r in run.evaluated] for run in group],
+            [[r.scores.get(f"test.{metric}", nan) for r in run.evaluated] for run in group],
         )
         for name, group in grouped(runs).items()
     ]
@@ -127,7 +128,7 @@ def _by_bytes(runs: Sequence[Finished], metric: str, colours: Mapping[str, str])
         traffic = accumulate(r.bytes_up + r.bytes_down for r in group[0].records)
         megabytes = dict(zip((r.round for r in group[0].records), traffic, strict=True))
         x = [megabytes[r.round] / 1e6 for r in group[0].evaluated]
-        ys = [[r.scores[f"test.{metric}"] for r in run.evaluated] for run in group]
+        ys = [[r.scores.get(f"test.{metric}", nan) for r in run.evaluated] for run in group]
         lines.append(band(name, colours[name], x, ys))
     return lines
 

@@ -13,6 +13,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from communis.compare import cells, grouped
+from communis.core import CommunisError
 from communis.finished import Finished
 from communis.markup import EMPTY, element, stacked
 from communis.recordings.recording import Array
@@ -69,7 +70,14 @@ def consensus(runs: Sequence[Finished], shades: Mapping[str, str]) -> Markup:
 def topology(run: Finished) -> Mapping[str, Any]:
     """The graph as it was written down; empty for a star and in old folders."""
     found: Mapping[str, Any] = run.fleet.get("topology", {})
-    return found if found.get("kind", "star") not in ("star", "apart") else {}
+    if found.get("kind", "star") in ("star", "apart"):
+        return {}
+    if "edges" not in found:
+        raise CommunisError(
+            f"{run.path / 'fleet.json'}: its topology has no edges, though it is of kind "
+            f"{found['kind']!r}; put back a copy of the file"
+        )
+    return found
 
 
 def _about(runs: Sequence[Finished], there: Sequence[Finished]) -> str:

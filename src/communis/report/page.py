@@ -45,8 +45,10 @@ def write(
     select: Select = "last",
     targets: Sequence[float] = (),
 ) -> Path:
-    """The report is at `path`."""
-    replace_file(path, render(runs, metric, title, select, targets).encode())
+    """The report is at `path`. Halves of characters, which JSON can hold and UTF-8 cannot, are
+    written out."""
+    page = render(runs, metric, title, select, targets)
+    replace_file(path, page.encode("utf-8", "backslashreplace"))
     return path
 
 
