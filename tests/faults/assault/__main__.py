@@ -30,7 +30,8 @@ def main() -> int:
     if lacking:
         print(f"power cuts are left out, they need {lacking}")
         kinds.remove("cuts")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     # Forks are of this process: it imports everything and computes nothing.
     torch.set_num_threads(1)
     for kind in kinds:
@@ -41,6 +42,9 @@ def main() -> int:
         if asked.case is not None:
             return _one(kinds, asked, home)
         return _all(kinds, asked, home)
+    except KeyboardInterrupt:
+        print("\nstopped")
+        return 130
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
@@ -71,7 +75,11 @@ def _in_a_fork(home: Path) -> None:
             traceback.print_exc()
             os._exit(1)
         os._exit(0)
-    _, status = os.waitpid(pid, 0)
+    try:
+        _, status = os.waitpid(pid, 0)
+    except KeyboardInterrupt:
+        os.kill(pid, signal.SIGKILL)
+        raise
     if status:
         raise SystemExit("the runs to compare with could not be made")
 

@@ -93,7 +93,8 @@ def attempt(case: Case) -> Outcome:
     if not outcome.harmful:
         after = _resumed(case, folder, hurt)
         outcome = after if after.harmful or outcome == SURVIVED else outcome
-    what = f"{case.name}, {state}, {hurt.relative_to(folder)} {way}: {outcome.detail}"
+    hurt_file = hurt.relative_to(folder)
+    what = f"{case.name}, {state}\n{hurt_file} {way}: {outcome.detail}"
     return Outcome(outcome.result, what) if outcome.harmful else outcome
 
 

@@ -104,8 +104,10 @@ def causes(path: Path) -> str:
 
 
 def signature(detail: str) -> str:
-    """The end of what was said, without what differs from case to case."""
-    text = re.sub(r"\S*/assault-\S*", "FILE", " ".join(detail.split()))
+    """The end of what was said, without what differs from case to case: numbers, folders, and the
+    first line of several."""
+    said = detail.partition("\n")[2] or detail
+    text = re.sub(r"\S*/assault-\S*", "FILE", " ".join(said.split()))
     return re.sub(r"\d+", "N", text)[-160:]
 
 

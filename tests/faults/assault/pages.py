@@ -73,7 +73,7 @@ def attempt(case: Case) -> Outcome:
     where = _poison(path, poison, rng)
     page = case.scratch / "page.html"
     said = command(case.scratch, "report", str(folder), "-o", str(page)).wait()
-    what = f"{case.name}: {path.relative_to(folder)}, {where}, {poison!r}"
+    what = f"{case.name}, {poison!r}\n{path.relative_to(folder)}, {where}"
     outcome = refusal(said, path.name, str(path.parent))
     if outcome is not None:
         return Outcome(outcome.result, f"{what}: {outcome.detail}") if outcome.harmful else outcome
