@@ -17,7 +17,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.table import Table
 
-from communis import cli_data, cli_device, cli_models, cli_probe, jobs, memory, plugins
+from communis import cli_data, cli_device, cli_models, cli_probe, jobs, memory, plugins, start_up
 from communis import config as configs
 from communis.cli_trust import Trust
 from communis.compare import collect
@@ -262,6 +262,7 @@ def main() -> None:
     traceback goes into a file."""
     logging.basicConfig(level=logging.INFO, handlers=[Said()])
     try:
+        start_up.ready()
         app()
     except (CommunisError, OSError) as error:
         _fail(str(error), 2)

@@ -226,6 +226,13 @@ def cells(
         raise SchemaError(f"{where}: {error}") from None
 
 
+def parse(text: str) -> Config:
+    """The configuration in a text that `to_toml` wrote."""
+    table = tomllib.loads(text)
+    refuse_strange(table)
+    return _built({"": table})[""]
+
+
 def pick(found: Mapping[str, Config], cell: str, where: str) -> Config:
     """One of the cells of `where`."""
     if cell in found:

@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 import pyarrow.compute as pc
 
+from communis import expected, tables
 from communis.core import CommunisError
 from communis.exchange import RoundRecord
 from communis.metrics.pooled import (
@@ -104,28 +105,29 @@ class Finished:
         return [record for record in self.records if record.scores]
 
     @property
+    def planned(self) -> int:
+        """How many rounds it is to have."""
+        return int(self.config["run"]["rounds"])
+
+    @property
     def complete(self) -> bool:
-        planned, ended = int(self.config["run"]["rounds"]), self.privacy.get("ended")
+        planned, ended = self.planned, self.privacy.get("ended")
         return len(self.records) == planned or (bool(self.records) and len(self.records) == ended)
 
     @cached_property
     def privacy(self) -> Mapping[str, Any]:
         """What left the clients and how it was protected; empty in folders of older versions."""
-        return RunFolder(self.path).accounted()
+        path = self.path / "privacy.json"
+        found: Mapping[str, Any] = expected.json_in(path) if path.exists() else {}
+        expected.check(path, found, expected.ACCOUNT)
+        return found
 
     @cached_property
     def fleet(self) -> Mapping[str, Any]:
         """Class names and clients, as written when the run began."""
-        try:
-            found: Mapping[str, Any] = json.loads((self.path / "fleet.json").read_text("utf-8"))
-            missing = [key for key in ("labels", "clients", "pooled") if key not in found]
-            if missing or not isinstance(found["clients"], list):
-                raise ValueError(f"it lacks {', '.join(missing) or 'a list of clients'}")
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            what = f"{type(error).__name__}: {error}"
-            raise CommunisError(
-                f"{self.path / 'fleet.json'}: not as it was written ({what})"
-            ) from None
+        path = self.path / "fleet.json"
+        found: Mapping[str, Any] = expected.json_in(path)
+        expected.check_fleet(path, found)
         return found
 
     @property
@@ -156,33 +158,39 @@ class Finished:
     @property
     def scores(self) -> pd.DataFrame:
         """Everything that was scored; of a long run that is a lot, so it is not kept."""
-        return pd.DataFrame(RunFolder(self.path).scores().to_pandas())
+        return pd.DataFrame(self.rows("scores"))
 
     @cached_property
     def last_scores(self) -> pd.DataFrame:
         """Everything that was scored in the last evaluated round."""
         last = self.evaluated[-1].round if self.evaluated else -1
-        return pd.DataFrame(RunFolder(self.path).scores(pc.field("round") == last).to_pandas())
+        return pd.DataFrame(self.rows("scores", pc.field("round") == last))
 
     @property
     def clock(self) -> pd.DataFrame:
         """Simulated seconds and joules by round and client."""
-        return pd.DataFrame(RunFolder(self.path).clock().to_pandas())
+        return pd.DataFrame(self.rows("clock"))
 
     @property
     def log(self) -> pd.DataFrame:
         """What clients and the server (-1) noted, by round."""
-        return pd.DataFrame(RunFolder(self.path).log().to_pandas())
+        return pd.DataFrame(self.rows("log"))
 
     @property
     def pairs(self) -> pd.DataFrame:
         """How alike the updates of two clients were, by round and group."""
-        return pd.DataFrame(RunFolder(self.path).pairs().to_pandas())
+        return pd.DataFrame(self.rows("pairs"))
+
+    def rows(self, room: str, where: pc.Expression | None = None) -> Any:
+        """A data frame of what a room's tables say, where a condition on the columns holds."""
+        table = tables.read(self.path, room, where).to_pandas()
+        expected.check_rows(self.path / room, table, self.clients)
+        return table
 
     @cached_property
     def senders(self) -> Mapping[int, int]:
         """The clients that ever sent a payload, with the round in which they first did."""
-        links = RunFolder(self.path).links().to_pandas()
+        links = self.rows("links")
         sent = links[(links["sender"] != SERVER) & (links["payload"] > 0)]
         return {int(client): int(r) for client, r in sent.groupby("sender")["round"].min().items()}
 
@@ -190,8 +198,7 @@ class Finished:
     def _history(self) -> Mapping[tuple[str, str], Scores]:
         """By split and metric: what clients score with all their sensors, by client and round."""
         own = pc.field("own") & (pc.field("class") == -1)
-        table = RunFolder(self.path).scores(own).to_pandas()
-        table = table.set_index(["client", "round"]).sort_index()
+        table = self.rows("scores", own).set_index(["client", "round"]).sort_index()
         found = {key: part["value"] for key, part in table.groupby(["split", "metric"])}
         return defaultdict(lambda: table["value"][:0], found)
 
@@ -234,10 +241,14 @@ class Finished:
             names = [sibling(metric, HITS), sibling(metric, SAID)]
             where = pc.field("own") & (pc.field("split") == "test")
             where &= pc.field("metric").isin(names) & pc.field("round").isin(rounds.tolist())
-            table = RunFolder(self.path).scores(where).to_pandas()
-            table = table.set_index(["client", "round"])
+            table = self.rows("scores", where).set_index(["client", "round"])
             table = table[table.index.isin(there)]
             parts = [table] if select == "client" else [t for _, t in table.groupby("round")]
+            if len(table) and not table["value"].between(0, 2**53).all():
+                raise CommunisError(
+                    f"{self.path / 'scores'}: {names[0]} and {names[1]} count windows, but some "
+                    "are no numbers of windows; put back a copy, or run it again"
+                )
             found = [_f1(part) for part in parts if len(part)]
             self._pools[key] = fmean(found) if found else math.nan
         return self._pools[key]
@@ -255,22 +266,41 @@ def _f1(table: pd.DataFrame) -> float:
 
 
 def read(path: Path) -> Finished:
-    try:
-        config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-        name, seed = str(config["method"]["name"]), int(config["seed"])
-        rounds = int(config.get("run", {}).get("rounds", 0))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise CommunisError(f"{path}: not a run folder (config.toml: {what})") from None
-    if rounds < 0 or seed < 0:
-        raise CommunisError(f"{path / 'config.toml'}: rounds or seed below 0, as no run has")
+    config = _config(path / "config.toml")
     records = RunFolder(path).records()
     if not records:
-        raise CommunisError(f"{path}: {name}, seed {seed}, has no finished round yet")
+        raise CommunisError(
+            f"{path}: {config['method']['name']}, seed {config['seed']}, has no finished round yet"
+        )
     gaps = [round for round, record in enumerate(records, 1) if record.round != round]
     if gaps:
         raise CommunisError(
             f"{path / 'records.jsonl'}: has no record of round {gaps[0]}, though of later ones, so "
             "sums over rounds would be wrong; put back a copy of the file, or run it again"
         )
+    for record in records:
+        expected.check_record(path / "records.jsonl", record)
+    if (path / "environment.json").exists():  # pages show it
+        expected.check(path / "environment.json", expected.json_in(path / "environment.json"), {})
     return Finished(path, config, records)
+
+
+def _config(path: Path) -> Mapping[str, Any]:
+    """The settings of a run, as far as results are read by them."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        expected.check(path, found, expected.CONFIG)
+        name, seed, rounds = found["method"]["name"], found["seed"], found["run"]["rounds"]
+    except (OSError, ValueError, KeyError, RecursionError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise CommunisError(f"{path.parent}: not a run folder (config.toml: {what})") from None
+    if not (isinstance(name, str) and isinstance(rounds, int) and rounds >= 0 and seed >= 0):
+        raise CommunisError(
+            f"{path}: expected method.name as text, and rounds and seed of at least 0"
+        )
+    target = found.get("target", 0)
+    if not all(
+        type(one) in (int, float) for one in (target if isinstance(target, list) else [target])
+    ):
+        raise CommunisError(f"{path}: target: expected a number or a list of numbers")
+    return found

@@ -133,8 +133,10 @@ class RunFolder:
         path = self.path / "privacy.json"
         try:
             found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise CommunisError(f"{path} is not readable: {error}") from None
+        if not isinstance(found, dict):
+            raise CommunisError(f"{path} is not an account of privacy: it holds no table")
         return found
 
     def record(self, record: RoundRecord, rows: Mapping[str, Sequence[Any]]) -> None:
@@ -238,7 +240,7 @@ class RunFolder:
                 break
             try:
                 found.append(_record(line))
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
                 if number == len(lines):
                     break
                 raise DamagedError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -96,7 +97,7 @@ def build(kind: Any, table: Mapping[str, Any], where: str) -> Any:
     ]
     if missing:
         raise SchemaError(f"missing key {', '.join(missing)}")
-    values = {key: _value(hints[key], value, at(where, key)) for key, value in table.items()}
+    values = {key: fitted(hints[key], value, at(where, key)) for key, value in table.items()}
     try:
         return kind(**values)
     except SchemaError:
@@ -109,24 +110,24 @@ def at(where: str, key: str) -> str:
     return f"{where}.{key}" if where else key
 
 
-def _value(hint: Any, value: Any, where: str) -> Any:
-    """`value` as the declared type, or an error that says what was expected."""
+def fitted(hint: Any, value: Any, where: str) -> Any:
+    """The value as the declared type, or an error that says what was expected."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Literal and value in arguments:
         return value
     if origin in (Union, UnionType):  # as the kind it has, or the first that is a table
         same = [a for a in arguments if type(value) is a or (is_dataclass(a) and _is_table(value))]
         if same:
-            return _value(same[0], value, where)
+            return fitted(same[0], value, where)
     if is_dataclass(hint) and _is_table(value):
         return build(hint, value, where)
     if origin is tuple and isinstance(value, list | tuple):
         if arguments[-1] is Ellipsis:
-            return tuple(_value(arguments[0], v, f"{where}[{i}]") for i, v in enumerate(value))
+            return tuple(fitted(arguments[0], v, f"{where}[{i}]") for i, v in enumerate(value))
         if len(value) == len(arguments):
-            return tuple(_value(a, v, where) for a, v in zip(arguments, value, strict=True))
+            return tuple(fitted(a, v, where) for a, v in zip(arguments, value, strict=True))
     if origin is dict and _is_table(value):
-        return {key: _value(arguments[1], v, at(where, key)) for key, v in value.items()}
+        return {key: fitted(arguments[1], v, at(where, key)) for key, v in value.items()}
     if hint is float and type(value) in (int, float) and -BIGGEST < value < BIGGEST:
         return float(value)
     if hint is int and type(value) is int and -LARGEST <= value < LARGEST:
@@ -146,7 +147,7 @@ def _expectation(hint: Any, value: Any) -> str:
         [a for a in arguments if a is not type(None)] if origin in (Union, UnionType) else [hint]
     )
     expected = " or ".join(NAMES.get(get_origin(k) or k, "a table") for k in kinds)
-    if type(value) in (int, float) and float in kinds and value == value:
+    if type(value) in (int, float) and float in kinds and BIGGEST <= abs(value) != math.inf:
         expected += f" below {BIGGEST:g}"
     if origin is tuple and arguments[-1] is not Ellipsis:
         expected = f"a list of {len(arguments)}"

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from communis import disk
 from communis.core import CommunisError
-from communis.exchange import Scored
+from communis.exchange import Scored, readable
 
 
 def _schema(**columns: pa.DataType) -> pa.Schema:
@@ -77,9 +77,14 @@ def read(folder: Path, name: str, where: pc.Expression | None = None) -> pa.Tabl
     """All rounds of a room; `where` a condition on the columns holds."""
     paths = sorted(map(str, (folder / name).glob("*.parquet")))
     try:
-        return ds.dataset(paths, SCHEMAS[name], _FORMAT).to_table(filter=where)
+        found = ds.dataset(paths, SCHEMAS[name], _FORMAT).to_table(filter=where)
+        found.validate(full=True)
     except (OSError, pa.ArrowException) as error:
         raise CommunisError(f"{folder / name}: {_damaged(paths)} ({_line(error)})") from None
+    empty = [column for column in found.column_names if found[column].null_count]
+    if empty:
+        raise CommunisError(f"{folder / name}: its tables lack values of {', '.join(empty)}")
+    return found
 
 
 def _damaged(paths: Sequence[str]) -> str:
@@ -94,4 +99,4 @@ def _damaged(paths: Sequence[str]) -> str:
 
 def _line(error: Exception) -> str:
     """The beginning of what a library says, in one line."""
-    return " ".join(str(error).split())[:200]
+    return readable(" ".join(str(error).split()), 200)

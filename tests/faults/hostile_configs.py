@@ -79,18 +79,22 @@ CONTEXTS: Sequence[dict[str, str]] = (  # so that settings which mean something 
 
 SMALL = ("0", "1", "2", "3", "4", "5", "7", "16", "64", "999")
 INTEGERS = (
-    "0", "-1", "1", "2", "3", "7", "64", "1000", "100000", "2147483647", "2147483648", "-2147483649",
+    "0", "-1", "1", "2", "3", "7", "64", "1000", "100000", "2147483647", "2147483648",
+    "-2147483649",
     "9223372036854775807", "9223372036854775808", "1000000000", "1000000000000", "1" + "0" * 30,
     "9" * 4000, "9" * 6000, "-" + "9" * 5000, "0x" + "f" * 6000,
 )  # fmt: skip
 FLOATS = (
-    "0.0", "-0.0", "-1.0", "1.0", "0.5", "1.0000001", "nan", "-nan", "inf", "-inf", "1e308", "-1e308",
+    "0.0", "-0.0", "-1.0", "1.0", "0.5", "1.0000001", "nan", "-nan", "inf", "-inf", "1e308",
+    "-1e308",
     "1e-308", "5e-324", "1e999", "1e39", "1e-46", "123456789.0", "0.9999999999999999",
 )  # fmt: skip
 STRINGS = (
     '""', '" "', '"."', '".."', '"../../etc"', '"/"', '"a/b"', r'"C:\\x"', '"con"', '"~"', '"-x"',
-    r'"\u0000"', r'"a\u0000b"', r'"\u001b[31m"', r'"\u202eevil"', r'"\r\n"', r'"\u007f"', '"\\uFEFF"',
-    '"' + "x" * 300 + '"', '"' + "x" * 200_000 + '"', '"\U0001f600"', '"e\u0301"', '"[bold]x[/bold]"',
+    r'"\u0000"', r'"a\u0000b"', r'"\u001b[31m"', r'"\u202eevil"', r'"\r\n"', r'"\u007f"',
+    '"\\uFEFF"',
+    '"' + "x" * 300 + '"', '"' + "x" * 200_000 + '"', '"\U0001f600"', '"e\u0301"',
+    '"[bold]x[/bold]"',
     '"math:pi"', '"math:"', '":"', '"os:path"', '"collections:OrderedDict"', '"communis:load"',
     '"communis.methods.fedavg:"', '"communis.core:Card"', '"communis.cli:app"', '"communis..x:y"',
     '"communis.config:Config"', '"communis.data.synthetic:Synthetic"', '"communis.methods:fedavg"',
@@ -104,11 +108,14 @@ OTHERS = (
 )  # fmt: skip
 BROKEN = (  # lines that are added as they are
     "a = 1\na = 2", "= 1", "[", "[run]\nrounds = 1\n[run]", 'x = "', "x = [", "\x00", "\ud800 = 1",
-    '"\ud800" = 1', "[a.b]\n[a]\nb = 1", "[[grid]]\n[[grid]]", "a" * 300_000, "[" + "a." * 3000 + "b]",
+    '"\ud800" = 1', "[a.b]\n[a]\nb = 1", "[[grid]]\n[[grid]]", "a" * 300_000,
+    "[" + "a." * 3000 + "b]",
     "x = " + "{a=" * 3000 + "1" + "}" * 3000, "a.b = 1\na.b.c = 2", "grid = 3", "grid.H = []",
     "[grid.H.a]\nrun.rounds = 1\n[grid.J.a]\nrun.rounds = 2", "[grid.H.'']", "[grid.H.'../x']",
-    "[methods]\nfedavg = 3", "[methods.nothing]\nlr = 1", "[variants]\na = 3", "[variants.'../x']\nname='fedavg'",
-    "[variants.a]\nname = 'a'", "[variants.a]\nname = ['fedavg']", "compare = [3]", "compare = ['', 'x']",
+    "[methods]\nfedavg = 3", "[methods.nothing]\nlr = 1", "[variants]\na = 3",
+    "[variants.'../x']\nname='fedavg'",
+    "[variants.a]\nname = 'a'", "[variants.a]\nname = ['fedavg']", "compare = [3]",
+    "compare = ['', 'x']",
     "[cell]\nH = '../x'", "[levels]\nH = 'x'", "[cell]\n'' = ''", "[nothing]\na = 1", "\ufeff",
     "[grid." + "].x=1\n[grid.".join(f"{c}.a{i}" for i, c in enumerate("abc")) + "]",
 )  # fmt: skip
@@ -169,8 +176,13 @@ def damaged(folder: Path, rng: np.random.Generator) -> Path:
     files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != "lock")
     path = files[int(rng.integers(len(files)))]
     ways = [_flipped, _cut, _gone, _emptied, _foreign]
-    ways += {".json": [_edited_json] * 6, ".jsonl": [_edited_lines] * 6, ".toml": [_edited_toml] * 6,
-             ".parquet": [_edited_table] * 6}.get(path.suffix, [])  # fmt: skip
+    edited = {
+        ".json": _edited_json,
+        ".jsonl": _edited_lines,
+        ".toml": _edited_toml,
+        ".parquet": _edited_table,
+    }
+    ways += [edited[path.suffix]] * 6 if path.suffix in edited else []
     ways[int(rng.integers(len(ways)))](path, rng)
     return path
 
@@ -182,7 +194,8 @@ def look(folder: Path) -> str:
         _outcome(lambda: verdict(read(folder)) and None, str(folder)),
         _outcome(lambda: _resume(folder), str(folder)),
     ]
-    return max(found, key=lambda outcome: ("ran", "refused").index(outcome) if outcome in ("ran", "refused") else 2)  # fmt: skip
+    found.sort(key=lambda outcome: {"ran": 0, "refused": 1}.get(outcome, 2))
+    return found[-1]
 
 
 def _report(folder: Path) -> None:
@@ -339,13 +352,16 @@ def _emptied(path: Path, rng: np.random.Generator) -> None:
 
 def _foreign(path: Path, rng: np.random.Generator) -> None:
     path.write_bytes(_one(rng, (
-        b"\xff\xfe\x00", b"{}", b"[]", b"null", b"3", b'"text"', b"{" * 5000, b"[" * 200_000, b"a = 1\n",
-        b"seed = " + b"9" * 6000, b"[1" + b"0" * 6000 + b"]", b"\x00" * 100, b"PAR1PAR1", b'{"a": NaN}',
+        b"\xff\xfe\x00", b"{}", b"[]", b"null", b"3", b'"text"', b"{" * 5000, b"[" * 200_000,
+        b"a = 1\n",
+        b"seed = " + b"9" * 6000, b"[1" + b"0" * 6000 + b"]", b"\x00" * 100, b"PAR1PAR1",
+        b'{"a": NaN}',
     )))  # fmt: skip
 
 
 STRANGE: Sequence[Any] = (
-    None, True, -1, 0, 1, 10**12, 10**30, 1.5, -1e308, float("nan"), float("inf"), "", "x", "\x1b[31m",
+    None, True, -1, 0, 1, 10**12, 10**30, 1.5, -1e308, float("nan"), float("inf"), "", "x",
+    "\x1b[31m",
     "x" * 10_000, [], [1], [[]], {}, {"a": 1}, [None], ["\u202e"], [{}], "../x",
 )  # fmt: skip
 

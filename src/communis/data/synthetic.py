@@ -46,7 +46,7 @@ class Synthetic:
 
     def load(self, streams: Streams) -> Windows:
         values = self.modalities * self.channels * self.steps * (self.windows * self.clients + 3)
-        classes = self.classes * (self.clients + 24 * self.channels * self.steps)
+        classes = self.classes * (self.clients + 24 * self.channels * self.steps + self.classes)
         memory.require(
             4 * values + 24 * values / self.modalities + 8 * classes,
             f"data: {self.windows:,} windows for each of {self.clients:,} clients",

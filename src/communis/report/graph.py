@@ -22,7 +22,6 @@ from communis.report.html import charts, details, heading, legend, note, table
 from communis.report.layout import degrees, hops, layout
 from communis.report.svg import PALETTE, WIDTH, Axes, bars, picture
 from communis.report.words import attackers, kilobytes
-from communis.runfolder import RunFolder
 from communis.topology import NEIGHBOURS, SERVER
 
 NODES = 30  # drawn at most
@@ -160,7 +159,7 @@ def _span(low: int, high: int) -> str:
 def carried(run: Finished) -> pd.DataFrame:
     """What clients sent each other: round, both ends of the edge, the lower one first, and payload.
     Of a broadcast the lower end is NEIGHBOURS."""
-    t = RunFolder(run.path).links().to_pandas()
+    t = run.rows("links")
     t = t[(t["sender"] != SERVER) & (t["receiver"] != SERVER)]
     ends = np.sort(t[["sender", "receiver"]].to_numpy(), axis=1)
     return pd.DataFrame({"round": t["round"], "low": ends[:, 0], "high": ends[:, 1],
