@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import shutil
-import signal
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from communis import jobs, load
 from tests.faults.assault.experiment import (
     EXPERIMENTS,
     ROUNDS,
+    Experiment,
+    Forked,
     Look,
-    await_round,
-    begin,
     look,
     numbers,
 )
@@ -26,25 +25,32 @@ HALF = ROUNDS // 2
 def prepare(home: Path) -> None:
     """Everything below is there."""
     for name in EXPERIMENTS:
-        _made(home, "whole", name, stop_after=0)
-        _made(home, "half", name, stop_after=HALF)
+        _made(home, "whole", name, ROUNDS)
+        _made(home, "half", name, HALF)
 
 
-def _made(home: Path, state: str, name: str, stop_after: int) -> None:
+def _made(home: Path, state: str, name: str, rounds: int) -> None:
     scratch = home / "scratch"
-    scratch.mkdir(exist_ok=True)
+    scratch.mkdir()
     folder = place(home, state, name)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    process = begin(folder, EXPERIMENTS[name], scratch)
-    if stop_after and await_round(process, folder, stop_after):
-        os.kill(process.pid, signal.SIGTERM)  # it finishes the round
-    said = process.wait()
-    if said.code not in (0, 130):
+    said = Forked(lambda: _go(folder, EXPERIMENTS[name], rounds, scratch), scratch).wait()
+    if said.code != 0:
         raise RuntimeError(f"{name}: the run that others are compared with failed: {said.text}")
-    (folder / "report.html").unlink(missing_ok=True)
     seen = pickle.dumps(look(folder, scratch))
     folder.with_name(f"{folder.name}.seen").write_bytes(seen)
     shutil.rmtree(scratch)
+
+
+def _go(folder: Path, experiment: Experiment, rounds: int, scratch: Path) -> None:
+    """A run that is stopped after so many rounds, as by Ctrl-C, but always after the same."""
+    settings = scratch / "experiment.toml"
+    settings.write_text(experiment.settings())
+    config = load(str(settings))
+    with jobs._run(config, config.make_fleet(), 1, folder) as run:
+        for record in run:
+            if record.round == rounds:
+                break
 
 
 def place(home: Path, state: str, name: str) -> Path:
