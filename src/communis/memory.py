@@ -8,12 +8,13 @@ there to refuse what is out of all proportion, with the setting to lower.
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from communis.core import CommunisError
 
 _MEMINFO = Path("/proc/meminfo")
-_LIMIT = Path("/sys/fs/cgroup/memory.max")  # of a container
+LIMITS = Path("/sys/fs/cgroup")  # of a container
 _SIGNS = (  # how torch and numpy say that there is too little
     "can't allocate memory",
     "not enough memory",
@@ -28,9 +29,9 @@ _SIGNS = (  # how torch and numpy say that there is too little
 SHORT = "this needs more memory than there is: make windows, models or the cohort smaller"
 
 
-def available() -> float:
-    """Bytes that this process may still use; infinite where the system does not say."""
-    return min(_free(), _allowed())
+def available() -> int:
+    """Bytes that this process may still use; beyond all bounds where the system does not say."""
+    return min(_free(), _left_of_container())
 
 
 def require(needed: float, what: str, lower: str) -> None:
@@ -38,8 +39,18 @@ def require(needed: float, what: str, lower: str) -> None:
     there = available()
     if needed > there:
         raise CommunisError(
-            f"{what} would take about {_amount(needed)} of memory, but {_amount(there)} are "
+            f"{what} would take about {amount(needed)} of memory, but {amount(there)} are "
             f"available here: lower {lower}"
+        )
+
+
+def room(where: object, needed: float, what: str) -> None:
+    """Refuses a file that announces more bytes than there are. where: the file."""
+    there = available()
+    if not needed <= there:  # NaN is refused too
+        raise CommunisError(
+            f"{where}: {what} would take {amount(needed)} of memory, but {amount(there)} are "
+            "available here: the file is damaged, or too large for this machine"
         )
 
 
@@ -48,28 +59,30 @@ def is_short(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(sign in str(error) for sign in _SIGNS)
 
 
-def _free() -> float:
+def _free() -> int:
     try:
         lines = _MEMINFO.read_text("ascii").splitlines()
         (line,) = [line for line in lines if line.startswith("MemAvailable:")]
-        return 1024.0 * int(line.split()[1])
+        return 1024 * int(line.split()[1])
     except (OSError, ValueError):  # not on Linux
         return _physical()
 
 
-def _physical() -> float:
+def _physical() -> int:
     try:
-        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError, AttributeError):  # not on Windows either
-        return float("inf")
+        return sys.maxsize
 
 
-def _allowed() -> float:
+def _left_of_container() -> int:
     try:
-        return float(_LIMIT.read_text("ascii"))
-    except (OSError, ValueError):  # no such limit, or the word "max"
-        return float("inf")
+        most = int((LIMITS / "memory.max").read_text("ascii"))
+        used = int((LIMITS / "memory.current").read_text("ascii"))
+    except (OSError, ValueError):  # no container, or the word "max"
+        return sys.maxsize
+    return max(0, most - used)
 
 
-def _amount(size: float) -> str:
-    return f"{size / 2**30:,.1f} GB" if size < 2**60 else f"{size / 2**60:.3g} EB"
+def amount(size: float) -> str:
+    return f"{size / 1e9:,.1f} GB" if size < 1e15 else f"{size / 1e9:.0e} GB"

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.io import savemat
 
-from communis import CommunisError
+from communis import CommunisError, memory
 from communis.data.mmfi import Mmfi
 from communis.data.own import Own
 from communis.data.realworld import Realworld
@@ -27,7 +27,7 @@ from communis.data.stress_predict import StressPredict, sheet
 from communis.data.umafall import Umafall
 from communis.data.wifi_csi import WifiCsi
 from communis.own.guess import write_manifest
-from communis.recordings import apart, memory
+from communis.recordings import apart
 from communis.recordings.files import array, numbers
 from communis.recordings.matlab import matlab
 from communis.recordings.png import grey16
@@ -170,7 +170,7 @@ def test_equal_values_take_no_room_in_parquet_but_in_memory(tmp_path: Path) -> N
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table([equal] * 4 + [pa.array(["walk"] * n)] * 2, names), path)
     assert path.stat().st_size < 1 << 20
-    said = r"a\.parquet: 1000000 rows x . columns would take 0\.0 GB of memory, 0\.0 GB are free"
+    said = r"a\.parquet: 1000000 rows x . columns would take 0\.0 GB of memory, but 0\.0 GB are"
     with pytest.raises(CommunisError, match=said):
         own(tmp_path, MANIFEST.replace("csv", "parquet"))(path)
     (tmp_path / "communis.toml").unlink()

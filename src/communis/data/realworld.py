@@ -26,10 +26,10 @@ import numpy as np
 import pandas as pd
 
 from communis.core import CommunisError, Modality
+from communis.memory import room
 from communis.recordings.about import About, Download
 from communis.recordings.columns import chosen
 from communis.recordings.files import matching, reading
-from communis.recordings.memory import room
 from communis.recordings.recording import Array, Dataset, Recording, Stream, on_grid
 from communis.recordings.source import Recorded
 from communis.tasks import Classification

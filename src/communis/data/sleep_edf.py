@@ -25,10 +25,10 @@ import numpy as np
 
 from communis.core import CommunisError, Modality
 from communis.extras import require
+from communis.memory import room
 from communis.recordings.about import About, Download
 from communis.recordings.columns import chosen
 from communis.recordings.files import matching, reading
-from communis.recordings.memory import room
 from communis.recordings.recording import UNLABELLED, Array, Dataset, Recording, Stream
 from communis.recordings.source import Recorded
 from communis.recordings.splits import SplitKind

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from communis.core import CommunisError
+from communis.memory import room
 from communis.own.manifest import Column, Files
 from communis.plugins import nearest
 from communis.recordings.files import array, reading, shaped, shortened
-from communis.recordings.memory import room
 from communis.recordings.recording import Array
 
 TEXT = (".csv", ".tsv", ".txt")

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from communis.recordings.memory import available, gigabytes
+from communis.memory import amount, available
 
 CHILD = Path(__file__).with_name("apart_child.py")
 SHARE = 2  # of the free memory one half is the child's: what it has read is there twice for a while
@@ -85,7 +85,7 @@ class Reader:
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._owner != os.getpid():
             share = available() // SHARE
-            self._limit = gigabytes(share)
+            self._limit = amount(share)
             self._owner = os.getpid()
             self._process = subprocess.Popen(
                 [sys.executable, "-I", str(CHILD), self.kind, str(share)],

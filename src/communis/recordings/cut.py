@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from communis.core import CommunisError, Modality
-from communis.recordings.memory import room
+from communis.memory import room
 from communis.recordings.recording import UNLABELLED, Array, Dataset, Kind, Recording, Stream
 from communis.recordings.resample import resampled
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from communis.core import CommunisError
-from communis.recordings.memory import room
+from communis.memory import room
 from communis.recordings.recording import Array
 
 log = logging.getLogger("communis")

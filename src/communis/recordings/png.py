@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from communis.memory import room
 from communis.recordings.files import reading
-from communis.recordings.memory import room
 from communis.recordings.recording import Array
 
 BYTES_PER_PIXEL = 16  # that undoing the filters takes, the slanted copies included

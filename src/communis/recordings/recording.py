@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from communis.core import CommunisError, Modality, Task
-from communis.recordings.memory import room
+from communis.memory import room
 
 Array = NDArray[Any]
 Kind = Literal["series", "csi", "points", "image"]

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import scipy.io
 
-from communis import CommunisError
-from communis.recordings import memory
+from communis import CommunisError, memory
 from communis.recordings.files import home, matching, numbers, reading, shaped
 from communis.recordings.matlab import matlab
 
