@@ -20,7 +20,7 @@ from communis.memory import amount, available
 
 CHILD = Path(__file__).with_name("apart_child.py")
 SHARE = 2  # of the free memory one half is the child's: what it has read is there twice for a while
-PATIENCE = 60.0  # seconds for a file, and one more for each of its megabytes
+PATIENCE = 30.0  # seconds for a file, and one more for each of its megabytes
 TICK = 0.1  # seconds between two looks at the clock
 
 
