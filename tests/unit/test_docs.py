@@ -26,7 +26,7 @@ def test_python_blocks_of_the_readme(
     exec(compile(block, "README.md", "exec"), {})
 
 
-EXPERIMENTS = (ROOT / "docs" / "experiments.md").read_text("utf-8")
+EXPERIMENTS = (ROOT / "docs" / "guides" / "experiments.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("block", re.findall(r"```toml\n(.*?)```", README + EXPERIMENTS, re.S))
@@ -55,15 +55,18 @@ GENERATED = ("synthetic", "watch")  # described where they are used
 
 
 def test_every_dataset_has_a_page_and_a_line() -> None:
-    listed = (ROOT / "docs" / "data" / "README.md").read_text("utf-8")
+    listed = (ROOT / "docs" / "reference" / "data" / "README.md").read_text("utf-8")
     for name in names("data"):
         assert re.search(rf"\| \[?{name}\b", listed), name
-        page = ROOT / "docs" / ("world.md" if name == "world" else f"data/{name}.md")
+        page = (
+            ROOT / "docs" / ("guides/world.md" if name == "world" else f"reference/data/{name}.md")
+        )
         assert name in GENERATED or page.exists(), name
 
 
 PAGES = [
-    (ROOT / "docs" / f"{x}.md").read_text("utf-8") for x in ("availability", "robust", "topologies")
+    (ROOT / "docs" / "guides" / f"{x}.md").read_text("utf-8")
+    for x in ("availability", "robust", "topologies")
 ]
 
 
