@@ -238,6 +238,12 @@ def test_every_method_has_a_page() -> None:
         assert "eviation" in PAGES[f"docs/methods/{name}.md"]
 
 
+def test_every_decision_is_listed_with_its_title() -> None:
+    for path in sorted((DOCS / "adr").glob("0*.md")):
+        title = path.read_text("utf-8").splitlines()[0].removeprefix("# ")
+        assert f"* [{title}]({path.name})" in PAGES["docs/adr/README.md"]
+
+
 GENERATED = ("synthetic", "watch")  # described where they are used
 
 
