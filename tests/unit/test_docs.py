@@ -42,6 +42,7 @@ WALKED = (
     "docs/start/own-data.md",
     "docs/start/own-method.md",
 )
+SLOW = ("docs/start/first-run.md", "docs/start/own-method.md")
 # Programs whose lines are not run, with the reason. Lines of `communis` on pages that are not
 # walked are checked: the command, its options, presets, methods, cells and settings.
 NOT_RUN = {
@@ -78,7 +79,9 @@ class Block:
         return [words for words in lines if words]
 
 
+@cache
 def blocks(*languages: str) -> list[Block]:
+    """The code blocks of all pages in these languages; without any, all of them."""
     found = []
     for page, text in PAGES.items():
         for match in re.finditer(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
@@ -98,10 +101,7 @@ def test_blocks_have_a_known_language() -> None:
 
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, marks=pytest.mark.slow if page == "docs/start/first-run.md" else ())
-        for page in WALKED
-    ],
+    [pytest.param(page, marks=pytest.mark.slow if page in SLOW else ()) for page in WALKED],
 )
 def test_a_page_can_be_followed(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
