@@ -154,8 +154,8 @@ def configuration() -> str:
     parts = [
         "# Configuration\n",
         NOTE,
-        "A configuration is a TOML file. Every key has a default. An unknown key or a bad value "
-        "is refused with the nearest valid one. `communis run FILE` runs it; "
+        "A configuration is a TOML file. Nearly every key has a default. An unknown key or a bad "
+        "value is refused with the nearest valid one. `communis run FILE` runs it; "
         "`--set TABLE.KEY=VALUE` changes a key on the command line.\n",
         "## Top of the file\n",
         _table((key, *_about(Config, key), text) for key, text in TOP.items()),
