@@ -9,7 +9,11 @@ topology, backend ------------+
 
 from communis.safe_path import leave_working_folder
 
-leave_working_folder()
+_as_module = leave_working_folder()
+
+from communis.start_up import stop_in_one_line
+
+stop_in_one_line(_as_module)
 
 from communis.config import load
 from communis.core import (

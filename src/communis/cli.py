@@ -12,19 +12,23 @@ from collections.abc import Iterable
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.table import Table
 
-from communis import cli_data, cli_device, cli_models, cli_probe, jobs, plugins
+from communis import cli_data, cli_device, cli_models, cli_probe, jobs, memory, plugins, start_up
 from communis import config as configs
+from communis.cli_trust import Trust
 from communis.compare import collect
 from communis.core import CommunisError
+from communis.exchange import readable
 from communis.extras import EXTRAS, command
 from communis.jobs import Job
 from communis.metrics.selection import Select
 from communis.terminal import Said, err, out, say
+
+LONGEST = 3000  # characters of a refusal
 
 app = typer.Typer(
     help="Train models across fleets whose devices sense differently.",
@@ -84,14 +88,6 @@ Target = Annotated[
         min=0.0,
     ),
 ]
-Trust = Annotated[
-    bool,
-    typer.Option(
-        "--trust",
-        help="Load methods and sources outside of communis that the file or folder names "
-        "(package.module:Class). That runs their code: only if you know it.",
-    ),
-]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")]
 
@@ -114,8 +110,6 @@ def run(
 
     Example: communis run watch --set method.name=fedproto --set run.rounds=10
     """
-    if trust:
-        plugins.trust()
     config = configs.load(source, settings or (), cell)
     default = "-".join([config.name, *config.cell.values(), config.label])
     folder = jobs.place(into, name) if name else jobs.free(jobs.place(into, default))
@@ -164,8 +158,6 @@ def compare(
 
     In one cell: communis compare fedavg fedduet --on fedduet/dsads --cell severe/severe
     """
-    if trust:
-        plugins.trust()
     found = configs.cells(on, settings or (), methods or ())
     chosen = [configs.pick(found, name, on) for name in dict.fromkeys(cell or found)]
     base = chosen[0]
@@ -200,8 +192,6 @@ def resume(
     json: Json = False,
 ) -> None:
     """Continue what was interrupted: the numbers are those of a run without interruption."""
-    if trust:
-        plugins.trust()
     found = sorted(path.parent for path in folder.rglob("config.toml"))
     if not found:
         raise CommunisError(f"{folder}: no run to resume here (no config.toml)")
@@ -272,30 +262,29 @@ def main() -> None:
     traceback goes into a file."""
     logging.basicConfig(level=logging.INFO, handlers=[Said()])
     try:
+        start_up.ready()
         app()
     except (CommunisError, OSError) as error:
-        err.print(f"error: {error}", style="red", markup=False)
-        sys.exit(2)
+        _fail(str(error), 2)
     except Exception as error:
-        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
-            err.print(
-                "error: this needs more memory than there is: make windows, models or the cohort "
-                "smaller",
-                style="red",
-            )
-            sys.exit(2)
+        if memory.is_short(error):
+            _fail(memory.SHORT, 2)
         with tempfile.NamedTemporaryFile(
             "w", prefix="communis-traceback-", suffix=".txt", delete=False, encoding="utf-8"
         ) as file:
             file.write(traceback.format_exc())
-        what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        err.print(
-            f"error: communis failed with {what}; this should not happen, please report it with "
+        what = readable(f"{type(error).__name__}: {error}")
+        _fail(
+            f"communis failed with {what}; this should not happen, please report it with "
             f"{file.name}",
-            style="red",
-            markup=False,
+            1,
         )
-        sys.exit(1)
+
+
+def _fail(why: str, code: int) -> NoReturn:
+    """Ends with one line that can be printed, whatever it quotes."""
+    err.print(f"error: {readable(why, LONGEST)}", style="red", markup=False, soft_wrap=True)
+    sys.exit(code)
 
 
 def _about(kind: type) -> str:
@@ -303,6 +292,7 @@ def _about(kind: type) -> str:
 
 
 def _method(name: str, json: bool) -> None:
+    plugins.trust_asked(name)
     kind = plugins.find("methods", name)
     found = plugins.settings(kind)
     if json:

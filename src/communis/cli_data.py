@@ -13,6 +13,7 @@ from rich.table import Table
 
 from communis import config as configs
 from communis import plugins
+from communis.cli_trust import Trust
 from communis.core import CommunisError
 from communis.disk import replace_file
 from communis.doctor import Finding, examine
@@ -70,8 +71,7 @@ def list_(json: Json = False) -> None:
 @app.command()
 def show(name: Annotated[str, typer.Argument(help="A dataset; see `data list`.")]) -> None:
     """Show a dataset's terms, its address and its settings."""
-    kind = plugins.find("data", name)
-    about: About = importlib.import_module(kind.__module__).ABOUT
+    kind, about = _found(name)
     out.print((importlib.import_module(kind.__module__).__doc__ or "").strip() + "\n")
     for label, text in (
         ("licence", about.licence),
@@ -106,13 +106,13 @@ def fetch_(
 
     Example: communis data fetch usc_had --from USC-HAD.zip
     """
-    module = importlib.import_module(plugins.find("data", name).__module__)
+    _, about = _found(name)
     place = (into or home() / name).absolute()
     with _transfer() as progress:
         if source is None:
-            outcome = fetch(name, module.ABOUT, place, progress)
+            outcome = fetch(name, about, place, progress)
         else:
-            outcome = adopt(name, source, module.ABOUT, place, progress)
+            outcome = adopt(name, source, about, place, progress)
     out.print(outcome.text)
     if not outcome.found:
         raise typer.Exit(1)
@@ -170,6 +170,7 @@ def preview_(
     save: Annotated[
         Path | None, typer.Option(help="Also save the trace, to replay it as fleet.trace.")
     ] = None,
+    trust: Trust = False,
 ) -> None:
     """Draw who has which sensor, when a client's sensors are there, and one of its windows.
 
@@ -184,6 +185,16 @@ def preview_(
     if save:
         trace.save(save)
         out.print(f"trace: {save}")
+
+
+def _found(name: str) -> tuple[type[Any], About]:
+    """A source that the user named, and what is to be known of it."""
+    plugins.trust_asked(name)
+    kind = plugins.find("data", name)
+    about = getattr(importlib.import_module(kind.__module__), "ABOUT", None)
+    if not isinstance(about, About):
+        raise CommunisError(f"{name!r}: its module has no ABOUT, as those of communis.data have")
+    return kind, about
 
 
 def _entry(name: str) -> dict[str, Any]:
@@ -222,6 +233,7 @@ def _data(what: str) -> dict[str, Any]:
     """The `[data]` table for a dataset's name, or for a folder that holds one."""
     folder = Path(what)
     if what in plugins.names("data") or (":" in what and not folder.exists()):
+        plugins.trust_asked(what)
         return {"name": what}
     if not folder.is_dir():
         hint = plugins.nearest(what, plugins.names("data"))

@@ -12,6 +12,7 @@ from rich.table import Column, Table
 from torch import Tensor, nn
 
 from communis import config as configs
+from communis import plugins
 from communis.backends.machine import one_thread
 from communis.core import CommunisError
 from communis.device import forward_flops
@@ -171,6 +172,7 @@ def pretrain(
     if output.is_dir() or not output.absolute().parent.is_dir():
         raise CommunisError(f"--output {output}: expected a file, in a folder that exists")
     streams = Streams(seed)
+    plugins.trust_asked(on)
     windows = configs.bare({"name": on}, settings or ()).make_source().load(streams)
     # One thread, so that a seed gives the same file whatever the number of cores.
     with one_thread(), _progress() as bar:

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from html import escape
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Literal
 
 import typer
+from markupsafe import Markup
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from torch import Tensor
@@ -20,8 +20,10 @@ from communis import cli_privacy
 from communis import config as configs
 from communis.backends.machine import one_thread
 from communis.cli_privacy import Json
+from communis.cli_trust import Trust
 from communis.core import CommunisError
 from communis.disk import replace_file
+from communis.markup import Content, element
 from communis.privacy.digits import downward, upward
 from communis.probe import audit as audits
 from communis.probe import membership as memberships
@@ -102,6 +104,7 @@ def invert(  # noqa: PLR0913 - options of a command are its arguments
 @app.command()
 def membership(
     folder: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    trust: Trust = False,
     json: Json = False,
 ) -> None:
     """Try to tell a run's training windows from its test windows by their loss.
@@ -158,6 +161,7 @@ def audit(
     canaries: Annotated[
         int, typer.Option(min=1, help="Clients that are added; each tosses a coin.")
     ] = 100,
+    trust: Trust = False,
     json: Json = False,
 ) -> None:
     """Run an experiment with canaries and say whether its privacy claim survives.
@@ -225,40 +229,52 @@ def _inversions(chosen: Sequence[Regime], found: Sequence[Attempt], samples: int
 
 def _page(
     chosen: Sequence[Regime], originals: Sequence[Tensor], found: Sequence[Attempt], epsilon: float
-) -> str:
+) -> Markup:
     """Originals above, what was reconstructed below."""
-    lines = [["the window", *(_picture(x) for x in originals)]]
+    lines: list[list[Content]] = [["the window", *(_picture(x) for x in originals)]]
     for one in chosen:
-        cells = [f"{escape(one.name)}<br><small>{escape(one.about)}</small>"]
+        cells = [one.name + element("br") + element("small", one.about)]
         for attempt in (a for a in found if a.regime == one.name):
             picture = _picture(next(iter(attempt.found.windows.values())))
-            cells.append(f"{picture}<br>SSIM {attempt.ssim:.3f}")
-        lines.append(cells)
+            cells.append(picture + element("br") + f"SSIM {attempt.ssim:.3f}")
+        lines.append([*cells])
     heads = ["regime", *(f"sample {i + 1}" for i in range(len(originals)))]
     words = (
         f"What a server that knows the model reconstructs from the gradient of one window, at "
         f"epsilon {epsilon:g} for this message. Many local steps send no gradient: this says "
         "nothing on them."
     )
-    title = "<h1>Gradient inversion</h1>"
+    title = element("h1", "Gradient inversion")
     return document("communis: gradient inversion", [title, note(words), table(heads, lines)])
 
 
-def _picture(window: Tensor) -> str:
+def _picture(window: Tensor) -> Markup:
     """Grey pixels: an image's first channel, or channels x steps."""
     plane = window[0] if window.ndim == 3 else window
     rows, columns = plane.shape
     tall = PIXEL * (1 if window.ndim == 3 else 3)
-    size = f"width='{columns * PIXEL}' height='{rows * tall}'"
-    style = f"width:{columns * PIXEL}px"
-    pixels = "".join(
-        f"<rect x='{c * PIXEL}' y='{r * tall}' width='{PIXEL}' height='{tall}' "
-        f"fill='rgb({level},{level},{level})'/>"
+    width, height = columns * PIXEL, rows * tall
+    pixels = [
+        element(
+            "rect",
+            x=c * PIXEL,
+            y=r * tall,
+            width=PIXEL,
+            height=tall,
+            fill=f"rgb({level},{level},{level})",
+        )
         for r, line in enumerate((plane * 255).round().int().tolist())
         for c, level in enumerate(line)
+    ]
+    return element(
+        "svg",
+        *pixels,
+        width=width,
+        height=height,
+        viewBox=f"0 0 {width} {height}",
+        style=f"width:{width}px",
+        shape_rendering="crispEdges",
     )
-    box = f"viewBox='0 0 {columns * PIXEL} {rows * tall}'"
-    return f"<svg {size} {box} style='{style}' shape-rendering='crispEdges'>{pixels}</svg>"
 
 
 @contextmanager

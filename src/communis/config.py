@@ -41,6 +41,7 @@ from typing import Any
 import tomli_w
 
 from communis import grid as grids
+from communis import memory
 from communis.core import CommunisError
 from communis.device import ClockConfig
 from communis.exchange import Topology
@@ -50,12 +51,12 @@ from communis.grid import Table
 from communis.metrics.selection import Select
 from communis.partition.settings import Partition
 from communis.plan import Plan
-from communis.plugins import find, names, nearest, trust
+from communis.plugins import find, names, nearest, trust_asked
 from communis.privacy.settings import PrivacyConfig
 from communis.recordings.windows import Windows
 from communis.robust.attacks import AttackConfig
 from communis.robust.rules import RobustConfig
-from communis.schema import SchemaError, build, plain, table_of
+from communis.schema import SchemaError, build, plain, refuse_strange, shown, table_of
 from communis.streams import Streams
 from communis.topology import TopologyConfig
 
@@ -95,7 +96,7 @@ class Config:
         folders |= {f"variants.{name}": name for name in self.variants}
         for key, name in folders.items():
             if not usable_name(name):
-                raise SchemaError(f"{key}: {name!r} cannot be the name of a folder")
+                raise SchemaError(f"{key}: {shown(name)} cannot be the name of a folder")
         for key, least in {"seed": self.seed, "target": min(self.target, default=0)}.items():
             if least < 0:
                 raise SchemaError(f"{key}: must be at least 0, got {least}")
@@ -106,7 +107,7 @@ class Config:
                 raise SchemaError(f"missing key {key}.name")
         for name, settings in self.methods.items():
             if not isinstance(settings, Mapping):
-                raise SchemaError(f"methods.{name}: expected a table, got {settings!r}")
+                raise SchemaError(f"methods.{name}: expected a table, got {shown(settings)}")
             build(find("methods", name), settings, f"methods.{name}")
         self.make_method()
         self.make_source()
@@ -156,6 +157,12 @@ class Config:
         return replace(fleet, clock=self.clock, attack=self.attack.make(len(fleet), streams))
 
     def make_topology(self, fleet: Fleet) -> Topology:
+        if self.topology.kind in ("complete", "erdos_renyi"):
+            memory.require(
+                100.0 * len(fleet) ** 2,
+                f'topology: kind = "{self.topology.kind}" of {len(fleet):,} clients',
+                "the number of clients, or choose another topology.kind",
+            )
         return self.topology.make(len(fleet), fleet.streams)
 
     def to_toml(self) -> str:
@@ -200,17 +207,16 @@ def cells(
     """The configurations of all cells of a file's grid by their levels; without a grid a single
     one called "". `compare`: instead of the file's list; `alone`: nothing is compared at all."""
     text, where = _read(source)
-    named = [*compare, *(value.partition("=")[2].strip("\"' ") for value in overrides)]
-    for name in named:
-        if ":" in name:  # the caller's own words, not those of a file
-            trust(name)
+    trust_asked(*compare, *(text.partition("=")[2] for text in overrides))
     try:
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
         raise SchemaError(f"{where}: not valid TOML: {error}") from None
     table |= {"compare": () if alone else compare} if alone or compare else {}
     try:
+        refuse_strange(table)
         changed = [key for text in overrides for key in grids.override(table, text)]
+        refuse_strange(table)
         found = _built(grids.cells(table, changed))
         for config in found.values():
             run = [config.method_name] if alone else config.compare
@@ -218,6 +224,13 @@ def cells(
         return found
     except CommunisError as error:
         raise SchemaError(f"{where}: {error}") from None
+
+
+def parse(text: str) -> Config:
+    """The configuration in a text that `to_toml` wrote."""
+    table = tomllib.loads(text)
+    refuse_strange(table)
+    return _built({"": table})[""]
 
 
 def pick(found: Mapping[str, Config], cell: str, where: str) -> Config:
@@ -233,8 +246,10 @@ def pick(found: Mapping[str, Config], cell: str, where: str) -> Config:
 def bare(data: Table, overrides: Sequence[str] = ()) -> Config:
     """Nothing but a dataset, everything else as it is by default."""
     table: Table = {"data": dict(data)}
+    trust_asked(*(text.partition("=")[2] for text in overrides))
     for override in overrides:
         grids.override(table, override)
+    refuse_strange(table)
     return _built({"": table})[""]
 
 

@@ -13,7 +13,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -30,28 +30,42 @@ class DamagedError(CommunisError):
 
 def write_file(path: Path, data: bytes) -> None:
     """The file holds `data`, or what it held before; after a power cut only if it was synced."""
-    with _named(path):
-        partial = partial_of(path)
+    with _named(path), _beside(path) as partial:
         partial.write_bytes(data)
         partial.replace(path)
 
 
 def append(path: Path, text: str) -> None:
-    """Adds to a file; after a power cut only if it was synced."""
-    with _named(path), path.open("a", encoding="utf-8") as file:
-        file.write(text)
+    """Adds all of it to a file, or nothing; after a power cut only if it was synced."""
+    with _named(path):
+        before = path.stat().st_size if path.exists() else 0
+        try:
+            with path.open("ab") as file:
+                file.write(text.encode())
+        except OSError:
+            with suppress(OSError):
+                os.truncate(path, before)
+            raise
 
 
 def replace_file(path: Path, data: bytes) -> None:
     """The file holds `data`, or what it held before, also after a power cut."""
-    with _named(path):
-        partial = partial_of(path)
+    with _named(path), _beside(path) as partial:
         with partial.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
         _sync_entry(path.parent)
+
+
+def make_folder(path: Path) -> None:
+    """The folder is there with those above it, also after a power cut."""
+    with _named(path):
+        new = [folder for folder in (path, *path.parents) if not folder.exists()]
+        path.mkdir(parents=True, exist_ok=True)
+        for folder in reversed(new):
+            _sync_entry(folder.parent)
 
 
 def move(path: Path, to: Path) -> None:
@@ -105,16 +119,38 @@ def unsealed(path: Path, kind: str, way_out: str) -> bytes:
 
 
 @contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """Where a file is written first. Nothing stays there if that fails: the disk may be full."""
+    partial = partial_of(path)
+    try:
+        yield partial
+    except OSError:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
 def _named(path: Path) -> Iterator[None]:
     """What the system refuses is said of the file."""
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        mend = "free some space, then go on with the same command" if full else "nothing was lost"
         raise CommunisError(
-            f"{path}: cannot be written ({error.strerror or error}); {mend}"
+            f"{path}: cannot be written ({error.strerror or error}); {_mend(error.errno)}"
         ) from error
+
+
+def _mend(number: int | None) -> str:
+    """What to do about an error of the system."""
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return "free some space, then go on with the same command"
+    if number == errno.EIO:
+        return (
+            "the disk may be failing: copy the folder to another one, and go on there from its "
+            "last checkpoint"
+        )
+    return "nothing was lost"
 
 
 def _sync_entry(path: Path) -> None:
@@ -139,9 +175,15 @@ def _sync_filesystem(folder: Path) -> bool:
         return False
     handle = os.open(folder, os.O_RDONLY)
     try:
-        return bool(call(handle) == 0)
+        if call(handle) == 0:
+            return True
+        failure = ctypes.get_errno()
     finally:
         os.close(handle)
+    if failure == errno.ENOSYS:
+        return False
+    # What could not be written is reported once: syncing the files one by one might find nothing.
+    raise OSError(failure, os.strerror(failure))
 
 
 @cache

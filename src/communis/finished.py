@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import pandas as pd
 import pyarrow.compute as pc
 
+from communis import expected, tables
 from communis.core import CommunisError
 from communis.exchange import RoundRecord
 from communis.metrics.pooled import (
@@ -104,28 +104,29 @@ class Finished:
         return [record for record in self.records if record.scores]
 
     @property
+    def planned(self) -> int:
+        """How many rounds it is to have."""
+        return int(self.config["run"]["rounds"])
+
+    @property
     def complete(self) -> bool:
-        planned, ended = int(self.config["run"]["rounds"]), self.privacy.get("ended")
+        planned, ended = self.planned, self.privacy.get("ended")
         return len(self.records) == planned or (bool(self.records) and len(self.records) == ended)
 
     @cached_property
     def privacy(self) -> Mapping[str, Any]:
         """What left the clients and how it was protected; empty in folders of older versions."""
-        return RunFolder(self.path).accounted()
+        path = self.path / "privacy.json"
+        found: Mapping[str, Any] = expected.json_in(path) if path.exists() else {}
+        expected.check(path, found, expected.ACCOUNT)
+        return found
 
     @cached_property
     def fleet(self) -> Mapping[str, Any]:
         """Class names and clients, as written when the run began."""
-        try:
-            found: Mapping[str, Any] = json.loads((self.path / "fleet.json").read_text("utf-8"))
-            missing = [key for key in ("labels", "clients", "pooled") if key not in found]
-            if missing or not isinstance(found["clients"], list):
-                raise ValueError(f"it lacks {', '.join(missing) or 'a list of clients'}")
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            what = f"{type(error).__name__}: {error}"
-            raise CommunisError(
-                f"{self.path / 'fleet.json'}: not as it was written ({what})"
-            ) from None
+        path = self.path / "fleet.json"
+        found: Mapping[str, Any] = expected.json_in(path)
+        expected.check_fleet(path, found)
         return found
 
     @property
@@ -156,44 +157,76 @@ class Finished:
     @property
     def scores(self) -> pd.DataFrame:
         """Everything that was scored; of a long run that is a lot, so it is not kept."""
-        return pd.DataFrame(RunFolder(self.path).scores().to_pandas())
+        return pd.DataFrame(self.rows("scores"))
 
     @cached_property
     def last_scores(self) -> pd.DataFrame:
         """Everything that was scored in the last evaluated round."""
-        last = self.evaluated[-1].round if self.evaluated else -1
-        return pd.DataFrame(RunFolder(self.path).scores(pc.field("round") == last).to_pandas())
+        last = [record.round for record in self.evaluated[-1:]]
+        return pd.DataFrame(self.rows("scores", rounds=last))
 
     @property
     def clock(self) -> pd.DataFrame:
         """Simulated seconds and joules by round and client."""
-        return pd.DataFrame(RunFolder(self.path).clock().to_pandas())
+        return pd.DataFrame(self.rows("clock"))
 
     @property
     def log(self) -> pd.DataFrame:
         """What clients and the server (-1) noted, by round."""
-        return pd.DataFrame(RunFolder(self.path).log().to_pandas())
+        return pd.DataFrame(self.rows("log"))
 
     @property
     def pairs(self) -> pd.DataFrame:
         """How alike the updates of two clients were, by round and group."""
-        return pd.DataFrame(RunFolder(self.path).pairs().to_pandas())
+        return pd.DataFrame(self.rows("pairs"))
+
+    def rows(
+        self,
+        room: str,
+        where: pc.Expression | None = None,
+        columns: Sequence[str] | None = None,
+        rounds: Collection[int] | None = None,
+    ) -> Any:
+        """A data frame of what a room's tables say, or of a part of it, as in `tables.read`."""
+        table = tables.read(self.path, room, where, columns, rounds).to_pandas()
+        expected.check_rows(self.path / room, table, self.clients)
+        return table
 
     @cached_property
     def senders(self) -> Mapping[int, int]:
         """The clients that ever sent a payload, with the round in which they first did."""
-        links = RunFolder(self.path).links().to_pandas()
-        sent = links[(links["sender"] != SERVER) & (links["payload"] > 0)]
-        return {int(client): int(r) for client, r in sent.groupby("sender")["round"].min().items()}
+        sent = (pc.field("sender") != SERVER) & (pc.field("payload") > 0)
+        links = self.rows("links", sent, ["sender", "round"])
+        first = links.groupby("sender")["round"].min()
+        return {int(client): int(round) for client, round in first.items()}
+
+    def _history(self, metric: str) -> tuple[Scores, Scores]:
+        """What clients score in test and validation with all their sensors, by client and round."""
+        if metric not in self._histories:
+            table = self._own(metric)
+            of = {split: part["value"] for split, part in table.groupby("split")}
+            none = table["value"][:0]
+            self._histories[metric] = of.get("test", none), of.get("val", none)
+        return self._histories[metric]
 
     @cached_property
-    def _history(self) -> Mapping[tuple[str, str], Scores]:
-        """By split and metric: what clients score with all their sensors, by client and round."""
-        own = pc.field("own") & (pc.field("class") == -1)
-        table = RunFolder(self.path).scores(own).to_pandas()
-        table = table.set_index(["client", "round"]).sort_index()
-        found = {key: part["value"] for key, part in table.groupby(["split", "metric"])}
-        return defaultdict(lambda: table["value"][:0], found)
+    def _histories(self) -> dict[str, tuple[Scores, Scores]]:
+        """What `_history` has read already: only of the metrics that choose a round."""
+        return {}
+
+    def _test(self, metric: str, there: pd.Index[Any]) -> Scores:
+        """The test scores of at least these clients and rounds."""
+        if metric in self._histories:
+            return self._histories[metric][0]
+        table = self._own(metric, there.get_level_values("round").unique().tolist())
+        return table[table["split"] == "test"]["value"]
+
+    def _own(self, metric: str, rounds: Collection[int] | None = None) -> pd.DataFrame:
+        """What clients score with all their sensors, by client and round."""
+        where = pc.field("own") & (pc.field("class") == -1) & (pc.field("metric") == metric)
+        columns = ["client", "round", "split", "value"]
+        table = self.rows("scores", where, columns, rounds)
+        return pd.DataFrame(table.set_index(["client", "round"]).sort_index())
 
     def by_client(self, metric: str, select: Select = "last", by: str = "") -> Scores:
         """The test score of every client with all its sensors, in the round that counts or as the
@@ -202,7 +235,7 @@ class Finished:
         key = of_client(metric), select, by or metric
         if key not in self._chosen:
             there = self._counting(select, key[2])
-            scores = self._history["test", key[0]]
+            scores = self._test(key[0], there)
             found = scores[scores.index.isin(there)].groupby("client")
             self._chosen[key] = found.mean().where(found.count() == found.size())
         return self._chosen[key]
@@ -211,7 +244,7 @@ class Finished:
         """Every client with the rounds that count. Rounds are chosen by means over clients, also
         those of a pooled score."""
         metric = of_client(by)
-        return chosen(self._history["test", metric], self._history["val", metric], metric, select)
+        return chosen(*self._history(metric), metric, select)
 
     @cached_property
     def _chosen(self) -> dict[tuple[str, Select, str], Scores]:
@@ -230,14 +263,19 @@ class Finished:
         key = metric, select, by
         if key not in self._pools:
             there = self._counting(select, by)
-            rounds = there.get_level_values("round").unique()
+            rounds = there.get_level_values("round").unique().tolist()
             names = [sibling(metric, HITS), sibling(metric, SAID)]
             where = pc.field("own") & (pc.field("split") == "test")
-            where &= pc.field("metric").isin(names) & pc.field("round").isin(rounds.tolist())
-            table = RunFolder(self.path).scores(where).to_pandas()
-            table = table.set_index(["client", "round"])
+            where &= pc.field("metric").isin(names)
+            columns = ["client", "round", "metric", "class", "value", "support"]
+            table = self.rows("scores", where, columns, rounds).set_index(["client", "round"])
             table = table[table.index.isin(there)]
             parts = [table] if select == "client" else [t for _, t in table.groupby("round")]
+            if len(table) and not table["value"].between(0, 2**53).all():
+                raise CommunisError(
+                    f"{self.path / 'scores'}: {names[0]} and {names[1]} count windows, but some "
+                    "are no numbers of windows; put back a copy, or run it again"
+                )
             found = [_f1(part) for part in parts if len(part)]
             self._pools[key] = fmean(found) if found else math.nan
         return self._pools[key]
@@ -255,22 +293,41 @@ def _f1(table: pd.DataFrame) -> float:
 
 
 def read(path: Path) -> Finished:
-    try:
-        config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-        name, seed = str(config["method"]["name"]), int(config["seed"])
-        rounds = int(config.get("run", {}).get("rounds", 0))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise CommunisError(f"{path}: not a run folder (config.toml: {what})") from None
-    if rounds < 0 or seed < 0:
-        raise CommunisError(f"{path / 'config.toml'}: rounds or seed below 0, as no run has")
+    config = _config(path / "config.toml")
     records = RunFolder(path).records()
     if not records:
-        raise CommunisError(f"{path}: {name}, seed {seed}, has no finished round yet")
+        raise CommunisError(
+            f"{path}: {config['method']['name']}, seed {config['seed']}, has no finished round yet"
+        )
     gaps = [round for round, record in enumerate(records, 1) if record.round != round]
     if gaps:
         raise CommunisError(
             f"{path / 'records.jsonl'}: has no record of round {gaps[0]}, though of later ones, so "
             "sums over rounds would be wrong; put back a copy of the file, or run it again"
         )
+    for record in records:
+        expected.check_record(path / "records.jsonl", record)
+    if (path / "environment.json").exists():  # pages show it
+        expected.check(path / "environment.json", expected.json_in(path / "environment.json"), {})
     return Finished(path, config, records)
+
+
+def _config(path: Path) -> Mapping[str, Any]:
+    """The settings of a run, as far as results are read by them."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        expected.check(path, found, expected.CONFIG)
+        name, seed, rounds = found["method"]["name"], found["seed"], found["run"]["rounds"]
+    except (OSError, ValueError, KeyError, RecursionError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise CommunisError(f"{path.parent}: not a run folder (config.toml: {what})") from None
+    if not (isinstance(name, str) and isinstance(rounds, int) and rounds >= 0 and seed >= 0):
+        raise CommunisError(
+            f"{path}: expected method.name as text, and rounds and seed of at least 0"
+        )
+    target = found.get("target", 0)
+    if not all(
+        type(one) in (int, float) for one in (target if isinstance(target, list) else [target])
+    ):
+        raise CommunisError(f"{path}: target: expected a number or a list of numbers")
+    return found

@@ -12,6 +12,7 @@ A level is a part of a configuration, merged deeply into the file's own tables. 
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,9 +20,10 @@ from itertools import combinations, product
 from typing import Any
 
 from communis.plugins import nearest
-from communis.schema import SchemaError
+from communis.schema import SchemaError, shown
 
 Table = dict[str, Any]
+MOST_CELLS = 10_000
 PARTS = (
     "data", "partition", "fleet", "method", "methods", "topology", "attack", "robust", "privacy",
     "run",
@@ -38,6 +40,9 @@ def cells(table: Table, changed: Sequence[str] = ()) -> dict[str, Table]:
     for key in [key for key in ("cell", "levels") if key in base]:
         raise SchemaError(f"{key}: says of which cell a run was; a file with a grid has none")
     _check(axes, changed)
+    count = math.prod(map(len, axes.values()))
+    if count > MOST_CELLS:
+        raise SchemaError(f"grid: its axes make {count} cells, at most {MOST_CELLS} may be")
     base["levels"] = {axis: list(levels) for axis, levels in axes.items()}
     found = {}
     for levels in product(*axes.values()):
@@ -61,13 +66,21 @@ def override(table: Table, text: str) -> list[str]:
         table = table.setdefault(parent, {})
         if not isinstance(table, dict):
             raise SchemaError(f"--set {text}: {parent} is not a table")
-    try:
-        new = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        new = value  # a word without quotes
+    new = _read(value)
     table[path[-1]] = new
     key = dotted(path)
     return [key, *(_keys(new, f"{key}.") if isinstance(new, dict) else ())]
+
+
+def _read(text: str) -> Any:
+    """What a value means in TOML, or the word itself if it is one without quotes."""
+    try:
+        found = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    except (ValueError, RecursionError) as error:  # thousands of digits; lists in lists without end
+        raise SchemaError(f"--set: cannot read {shown(text)}: {error}") from None
+    return found["value"] if len(found) == 1 else text
 
 
 def refuse_ignored(
@@ -111,11 +124,11 @@ def merged(table: Table, part: Table) -> Table:
 
 def _check(axes: Any, changed: Sequence[str]) -> None:
     if not isinstance(axes, dict):
-        raise SchemaError(f"grid: expected tables such as [grid.H.severe], got {axes!r}")
+        raise SchemaError(f"grid: expected tables such as [grid.H.severe], got {shown(axes)}")
     for axis, levels in axes.items():
         if not isinstance(levels, dict) or not levels:
             raise SchemaError(
-                f"grid.{axis}: expected tables such as [grid.{axis}.severe], got {levels!r}"
+                f"grid.{axis}: expected tables such as [grid.{axis}.severe], got {shown(levels)}"
             )
         for level, part in levels.items():
             _check_level(dotted(["grid", axis, level]), part, changed)
@@ -127,7 +140,7 @@ def _check(axes: Any, changed: Sequence[str]) -> None:
 
 def _check_level(where: str, part: Any, changed: Sequence[str]) -> None:
     if not isinstance(part, dict):
-        raise SchemaError(f"{where}: expected a table, got {part!r}")
+        raise SchemaError(f"{where}: expected a table, got {shown(part)}")
     for key, value in part.items():
         if key not in PARTS and isinstance(value, dict) and value.keys() <= set(PARTS):
             axis, _, level = where.removeprefix("grid.").rpartition(".")
@@ -138,7 +151,7 @@ def _check_level(where: str, part: Any, changed: Sequence[str]) -> None:
         if key not in PARTS or not isinstance(value, dict):
             raise SchemaError(
                 f"{where}.{key}: a level holds parts of the tables {', '.join(PARTS)}, "
-                f'such as fleet.suites.preset = "severe"; got {value!r}'
+                f'such as fleet.suites.preset = "severe"; got {shown(value)}'
             )
     for key in changed:
         taken = any(own == key or own.startswith(f"{key}.") for own in _keys(part))

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import typer
 
+from communis import memory
 from communis.compare import collect, metrics
-from communis.config import Config, load, usable_name
+from communis.config import Config, load, parse, usable_name
 from communis.core import CommunisError
 from communis.disk import replace_file
 from communis.finished import Finished, read
@@ -22,9 +23,9 @@ from communis.report.warned import warnings
 from communis.report.words import default_metric, default_select
 from communis.run import Run
 from communis.runfolder import RunFolder
+from communis.schema import SchemaError
+from communis.start_up import STOPPED
 from communis.terminal import Display, Stop, as_json, err, out, results, say, stop_after_round
-
-STOPPED = 130  # exit code after Ctrl-C
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,14 @@ class Job:
         try:
             yield
         except CommunisError as error:
-            raise CommunisError(f"{self.source or self.folder}: {self.label}: {error}") from None
+            raise self._refusal(str(error)) from None
+        except Exception as error:
+            if not memory.is_short(error):
+                raise
+            raise self._refusal(memory.SHORT) from None
+
+    def _refusal(self, why: str) -> CommunisError:
+        return SchemaError(f"{self.source or self.folder}: {self.label}: {why}")
 
 
 def place(into: Path, name: str) -> Path:
@@ -101,13 +109,23 @@ def prepare(jobs: Sequence[Job], fresh: bool) -> None:
     for job in jobs:
         job.folder.mkdir(parents=True, exist_ok=True)
         path = job.folder / "config.toml"
+        _refuse_unreadable(job.config)
         replace_file(path, job.config.to_toml().encode())
-        if not _same(path, job.config):
-            raise CommunisError(
-                f"{path}: these settings do not come back as they were written, so the run could "
-                "not be continued; a setting of a plug-in must be text, a number, true or false, "
-                "or a list or table of these"
-            )
+
+
+def _refuse_unreadable(config: Config) -> None:
+    """Refuses settings that a run's folder cannot hold, before anything is trained."""
+    try:
+        text = config.to_toml()
+        same = parse(text).to_toml() == text
+    except (CommunisError, ValueError, TypeError):  # what tomli_w and tomllib raise
+        same = False
+    if not same:
+        raise CommunisError(
+            "these settings do not come back as they are written, so the run could not be "
+            "continued; a setting of a plug-in must be text, a number, true or false, or a list "
+            "or table of these"
+        )
 
 
 def refuse_mixed(jobs: Sequence[Job]) -> None:
@@ -173,6 +191,7 @@ def _refuse_early(jobs: Sequence[Job], fleet: Fleet) -> None:
     for job in jobs:
         config, attack = job.config, job.config.attack
         with job.named():
+            _refuse_unreadable(config)
             if attack.kind != "none" and 0 < config.run.rounds < attack.start:
                 raise CommunisError(f"attack.start = {attack.start} is after the last round")
             _run(config, fleet, workers=1).close()

@@ -11,9 +11,20 @@ import torch
 
 from communis.core import CommunisError
 from communis.privacy.protection import Setting
+from communis.streams import Streams
 from communis.wire import MAX_BYTES
 
 Rounds = Literal["evaluated", "every"]
+LEAST = {
+    "rounds": 0,
+    "cohort": 0,
+    "eval_every": 0,
+    "eval_clients": 0,
+    "workers": 0,
+    "checkpoint_every": 1,
+    "max_message_mb": 1,
+}
+MOST_EVALUATED = 1000  # clients, unless `eval_clients` says otherwise
 
 
 @dataclass(frozen=True)
@@ -24,7 +35,9 @@ class Plan:
     participation: float = 1.0  # share of the clients sampled per round
     cohort: int = 0  # clients sampled per round; 0: by participation
     eval_every: int = 1  # rounds between evaluations; 0: only after the last round
-    eval_clients: int = 0  # evaluate so many clients, drawn anew each time; 0: all
+    eval_clients: int = (
+        0  # evaluate so many, drawn anew each time; 0: all, or a fixed 1,000 of more
+    )
     eval_subsets: Literal["own", "each"] = "each"  # score all own modalities, and each one alone
     eval_whole: bool = (
         False  # also score the common model with all of the fleet's sensors, and each
@@ -39,11 +52,9 @@ class Plan:
     max_message_mb: int = MAX_BYTES >> 20  # a client's message over this is refused
 
     def __post_init__(self) -> None:
-        for name, least in (("rounds", 0), ("cohort", 0), ("eval_every", 0), ("workers", 0)):
+        for name, least in LEAST.items():
             if getattr(self, name) < least:
                 raise CommunisError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        if self.checkpoint_every < 1 or self.max_message_mb < 1:
-            raise CommunisError("checkpoint_every and max_message_mb must be at least 1")
         _check_device(self.device)
         if self.pairs_in not in get_args(Rounds):
             raise CommunisError(f"pairs_in must be 'evaluated' or 'every', got {self.pairs_in!r}")
@@ -58,6 +69,17 @@ class Plan:
     def evaluates(self, round: int) -> bool:
         """Whether a round is followed by an evaluation."""
         return round == self.rounds or bool(self.eval_every and round % self.eval_every == 0)
+
+    def evaluated(self, clients: Sequence[int], round: int, streams: Streams) -> list[int]:
+        """Who of the clients is scored in a round that is evaluated; the same for all methods of a
+        seed."""
+        if self.eval_clients:
+            return some(clients, self.eval_clients, streams.generator("evaluation", round))
+        return some(clients, MOST_EVALUATED, streams.generator("evaluation"))
+
+    def sampled(self, clients: int) -> bool:
+        """Whether some of so many clients are never scored, though nobody asked for that."""
+        return not self.eval_clients and clients > MOST_EVALUATED
 
     def compares(self, evaluated: bool) -> bool:
         """Whether the updates of a round are compared with each other."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from communis.core import CommunisError
+from communis.core import CommunisError, Method
 
 _trusted: dict[str, None] = {}  # names that may be loaded; "": any
 
@@ -24,6 +24,13 @@ _trusted: dict[str, None] = {}  # names that may be loaded; "": any
 def trust(*names: str) -> None:
     """Allows these third-party plug-ins to be loaded; without names, all that files name."""
     _trusted.update(dict.fromkeys(names or ("",)))
+
+
+def trust_asked(*words: str) -> None:
+    """Allows the plug-ins among what the user said, for these are no words of a file."""
+    for word in words:
+        if ":" in word:
+            trust(word.strip("\"' "))
 
 
 def names(room: str) -> list[str]:
@@ -35,7 +42,7 @@ def names(room: str) -> list[str]:
 def find(room: str, name: str) -> type[Any]:
     """The plug-in class called `name`."""
     if ":" in name:
-        return _loaded(name)
+        return _loaded(room, name)
     if name not in names(room):
         raise CommunisError(
             f"no {room.rstrip('s')} {name!r}{nearest(name, names(room))}; "
@@ -48,21 +55,27 @@ def find(room: str, name: str) -> type[Any]:
     return next(c for c in own if c.__name__.lower() == name.replace("_", ""))
 
 
-def _loaded(name: str) -> type[Any]:
-    """A third-party plug-in."""
-    own = name.startswith("communis.")
+def _loaded(room: str, name: str) -> type[Any]:
+    """A plug-in by its dotted path."""
+    module_name, _, class_name = name.partition(":")
+    own = module_name in [f"communis.{room}.{module}" for module in names(room)]
     if not own and not {"", name} & _trusted.keys():
         raise CommunisError(
-            f"{name!r} is code outside of communis, and loading it runs it with all your rights: "
-            "if you know it, allow it with --trust (from Python: communis.plugins.trust())"
+            f"{name!r} is code outside of communis.{room}, and loading it runs it with all your "
+            "rights: if you know it, allow it with --trust (from Python: communis.plugins.trust())"
         )
-    module_name, _, class_name = name.partition(":")
     try:
         found: type[Any] = getattr(importlib.import_module(module_name), class_name)
-    except Exception as error:  # whatever its code does
+    except BaseException as error:  # whatever its code does, leaving Python included
+        if isinstance(error, KeyboardInterrupt):
+            raise
         raise CommunisError(f"cannot load {name!r}: {type(error).__name__}: {error}") from None
     if not (isinstance(found, type) and is_dataclass(found)):
         raise CommunisError(f"{name!r} is no dataclass, as methods and sources are")
+    if room == "methods" and not issubclass(found, Method):
+        raise CommunisError(f"{name!r} is no method: it does not derive from communis.Method")
+    if room == "data" and not callable(getattr(found, "load", None)):
+        raise CommunisError(f"{name!r} is no source: it has no load(streams)")
     return found
 
 

@@ -3,11 +3,9 @@ body of the loop."""
 
 from __future__ import annotations
 
+import logging
 import math
-import shutil
-import tempfile
 import time
-import weakref
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -46,7 +44,10 @@ from communis.privacy.settings import PrivacyConfig
 from communis.recordings.recording import Array
 from communis.replies import Rule
 from communis.runfolder import STATES, Checkpoint, RunFolder
+from communis.scratch import Scratch
 from communis.topology import SERVER, Apart, Star
+
+log = logging.getLogger("communis")
 
 
 class Run:
@@ -106,14 +107,15 @@ class Run:
         self._checkpoints: list[Array] = []  # the same in the checkpoints on disk, the last first
         self._diverged: frozenset[int] = frozenset()  # clients, by their last training
         self._lasting = folder is not None
-        path = Path(tempfile.mkdtemp(prefix="communis-") if folder is None else folder)
-        if not self._lasting:
-            weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
-        self.folder = RunFolder(path)
+        if folder is None:
+            self._scratch = Scratch()  # removed when this run is forgotten
+            folder = self._scratch.path / "run"
+        self.folder = RunFolder(Path(folder))
         self.folder.open()
         self._saved = self._restore()
         if self._saved < 0:
-            self.folder.describe(config, self._fleet, self.topology.describe(len(fleet)))
+            about = {"topology": self.topology.describe(len(fleet)), **self._evaluation()}
+            self.folder.describe(config, self._fleet, about)
         self.folder.account(self._privacy.account())
         self.backend = backend or InProcess(
             fleet,
@@ -146,10 +148,12 @@ class Run:
         self.close()
 
     def close(self) -> None:
-        """Saves what is not saved yet and ends the workers."""
-        self.save()
-        self.backend.close()
-        self.folder.close()
+        """Saves what is not saved yet and ends the workers, also if the disk is full."""
+        try:
+            self.save()
+        finally:
+            self.backend.close()
+            self.folder.close()
 
     def save(self) -> None:
         """The folder's checkpoint is the last completed round."""
@@ -311,6 +315,26 @@ class Run:
         now = {client for client, reason in refused if not_finite(reason)}
         return frozenset((self._diverged - set(cohort)) | now)
 
+    def _evaluation(self) -> dict[str, Any]:
+        """What the folder says of whom is scored; `notes` are shown beside the scores."""
+        honest = self._honest
+        count = len(self.plan.evaluated(honest, 1, self._streams))
+        notes = list(self._fleet.fleet.windows.notes)
+        if self.plan.sampled(len(honest)):
+            notes.append(
+                f"scores are of a sample of {count:,} of {len(honest):,} clients, the same in all "
+                "rounds and for all methods of a seed; "
+                f"run.eval_clients = {len(honest)} scores all"
+            )
+            if self._lasting:  # else it may be a rehearsal of one that is
+                log.info(notes[-1])
+        return {"notes": notes, "evaluation": {"clients": count, "of": len(honest)}}
+
+    @cached_property
+    def _honest(self) -> list[int]:
+        """The clients that can be scored."""
+        return [i for i in range(len(self._fleet.fleet)) if i not in self._liars]
+
     def _evaluate(
         self,
         round: int,
@@ -323,9 +347,7 @@ class Run:
         could not be scored. Who diverged scores NaN: the state before would flatter the method."""
         if not self.plan.evaluates(round) and not self._privacy.over(round + 1, cohort):
             return [], []
-        everybody = [i for i in range(len(self._fleet.fleet)) if i not in self._liars]
-        count = self.plan.eval_clients or len(everybody)
-        clients = some(everybody, count, self._streams.generator("evaluation", round))
+        clients = self.plan.evaluated(self._honest, round, self._streams)
         messages = self._downs(clients, servers, "evaluate")
         asks = [Ask("evaluate", i, round, int(since[i]), messages[i].data) for i in clients]
         answers = list(self.backend.perform(asks))

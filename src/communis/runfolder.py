@@ -28,7 +28,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
@@ -79,7 +79,7 @@ class RunFolder:
         self._lock: int | None = None
 
     def open(self) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
+        disk.make_folder(self.path)
         self._lock = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR)
         if not _locked(self._lock):
             raise CommunisError(f"{self.path}: another process is working on this run")
@@ -113,9 +113,10 @@ class RunFolder:
     def _previous(self) -> Path:
         return self.path / "previous.safetensors"
 
-    def describe(self, config: str, fleet: BoundFleet, topology: Mapping[str, Any]) -> None:
-        """Writes the configuration, the environment and the fleet with who hears whom."""
-        about = json.dumps({**fleet.describe(), "topology": topology}, indent=1)
+    def describe(self, config: str, fleet: BoundFleet, more: Mapping[str, Any]) -> None:
+        """Writes the configuration, the environment and the fleet. more: who hears whom, and who is
+        scored."""
+        about = json.dumps({**fleet.describe(), **more}, indent=1)
         disk.replace_file(self.path / "fleet.json", about.encode())
         disk.replace_file(self.path / "config.toml", config.encode())
         disk.replace_file(
@@ -133,8 +134,10 @@ class RunFolder:
         path = self.path / "privacy.json"
         try:
             found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise CommunisError(f"{path} is not readable: {error}") from None
+        if not isinstance(found, dict):
+            raise CommunisError(f"{path} is not an account of privacy: it holds no table")
         return found
 
     def record(self, record: RoundRecord, rows: Mapping[str, Sequence[Any]]) -> None:
@@ -178,9 +181,6 @@ class RunFolder:
         if damage and found:
             disk.replace_file(self._checkpoint, _packed(found[0]))
         self._forget_after(found[0].round if found else 0)
-        if not found:
-            for path in self.clients.glob("*.first"):  # what an attacker sent before a crash
-                disk.remove(path)
         return found
 
     def _check_states(self, checkpoint: Checkpoint, since: Tensor) -> None:
@@ -238,7 +238,7 @@ class RunFolder:
                 break
             try:
                 found.append(_record(line))
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
                 if number == len(lines):
                     break
                 raise DamagedError(
@@ -248,12 +248,21 @@ class RunFolder:
                 ) from None
         return found if until is None else [record for record in found if record.round <= until]
 
-    def scores(self, where: pc.Expression | None = None) -> pa.Table:
-        """What was scored, round by round; `where` a condition on the columns holds."""
-        return tables.read(self.path, "scores", where)
+    def scores(
+        self,
+        where: pc.Expression | None = None,
+        columns: Sequence[str] | None = None,
+        rounds: Collection[int] | None = None,
+    ) -> pa.Table:
+        """What was scored, round by round, or a part of it, as in `tables.read`: all of a long run
+        is a lot."""
+        return tables.read(self.path, "scores", where, columns, rounds)
 
-    def links(self) -> pa.Table:
-        return tables.read(self.path, "links")
+    def links(
+        self, where: pc.Expression | None = None, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """What every link carried, round by round."""
+        return tables.read(self.path, "links", where, columns)
 
     def clock(self) -> pa.Table:
         """Seconds and joules of every client, round by round; empty if no devices are known."""
@@ -268,14 +277,18 @@ class RunFolder:
         return tables.read(self.path, "pairs")
 
     def _forget_after(self, round: int) -> None:
-        if not self._records.exists():
-            return
-        kept = "".join(_line(record) for record in self.records(round)).encode()
-        if kept != self._records.read_bytes():
-            disk.replace_file(self._records, kept)
+        """Removes what belongs to later rounds, and files that were never put in place."""
+        if self.clients.exists():
+            StateStore(self.clients).forget_firsts(round)
+        if self._records.exists():
+            kept = "".join(_line(record) for record in self.records(round)).encode()
+            if kept != self._records.read_bytes():
+                disk.replace_file(self._records, kept)
+        for partial in self.path.glob("*.partial"):
+            disk.remove(partial)
         for room in tables.SCHEMAS:
-            for path in (self.path / room).glob("*.parquet"):
-                if int(path.stem) > round:
+            for path in (self.path / room).glob("*.parquet*"):
+                if path.suffix == ".partial" or int(path.stem) > round:
                     disk.remove(path)
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
+from pathlib import Path
 from statistics import median
 from typing import Any, get_args
 
+import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
 
+from communis import expected
 from communis.core import CommunisError
 from communis.finished import Finished
 from communis.privacy import accountant, gaussian
@@ -24,6 +26,7 @@ from communis.runfolder import RunFolder
 from communis.topology import SERVER
 
 MODES = get_args(Mode)
+MOST_CLIENTS = 10**8
 
 
 @dataclass(frozen=True)
@@ -86,8 +89,7 @@ class Books:
         records = self.run.records
         took = Counter(client for record in records for client in record.cohort)
         counts = [*took.values(), *[0] * (self.account["clients"] - len(took))] or [0]
-        planned = int(self.run.config["run"]["rounds"])
-        return Rounds(planned, len(records), max(counts), float(median(counts)))
+        return Rounds(self.run.planned, len(records), max(counts), float(median(counts)))
 
     @cached_property
     def released(self) -> dict[int, tuple[float, float]]:
@@ -138,6 +140,8 @@ class Books:
         """How many clients cannot afford the next round, or could not afford the last one."""
         if self.mode != "local" or not self.settings["epsilon"] or not self.clients:
             return 0
+        if self.account.get("mu") is None:
+            raise CommunisError(f"{self.run.path / 'privacy.json'}: it lacks mu; run it again")
         then = min(self.rounds.done + 1, self.rounds.planned)
         cost = self.account["mu"] ** 2 * self._weight(then) / self._weight(1)
         limit = gaussian.mu_of(self.settings["epsilon"], self.delta) ** 2
@@ -161,41 +165,48 @@ class Books:
     @cached_property
     def _log(self) -> pd.DataFrame:
         names = [f"privacy/{name}" for name in ("mu", "z", "q")]
-        table = RunFolder(self.run.path).log(pc.field("name").isin(names))
-        return pd.DataFrame(table.to_pandas())
+        table = self.run.rows("log", pc.field("name").isin(names))
+        wrong = table[~np.isfinite(table["value"]) | (table["value"] < 0)]
+        if len(wrong):
+            raise CommunisError(
+                f"{self.run.path / 'log'}: {wrong['name'].iloc[0]} is {wrong['value'].iloc[0]}, as "
+                "no run has it; put back a copy, or run it again"
+            )
+        return pd.DataFrame(table)
 
 
 def books(run: Finished) -> Books | None:
-    """None where the folder says nothing of privacy, being older."""
+    """None where the folder says nothing of privacy, or nothing of what leaks, being older."""
     path = run.path / "privacy.json"
-    try:
-        found = Books(run, json.loads(path.read_text("utf-8")))
-        if "leaks" in found.account:  # else it is damaged or old, and the verdict says so
-            _check(found)
-    except FileNotFoundError:
+    if "leaks" not in run.privacy:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        what = f"{type(error).__name__}: {error}"
+    found = Books(run, run.privacy)
+    needed = ("mode", "settings", "clients", "tensors")
+    lacking = [key for key in needed if found.account.get(key) is None]
+    if lacking:
         raise CommunisError(
-            f"{path}: cannot be read ({what}), so nothing can be said of privacy; run it again"
-        ) from None
+            f"{path}: it lacks {', '.join(lacking)}, so nothing can be said of privacy; run it "
+            "again"
+        )
+    expected.check(path, found.settings, expected.SETTINGS, "settings", all=True)
+    for number, part in enumerate(found.account["tensors"]):
+        expected.check(path, part, expected.PART, f"tensors[{number}]", all=True)
+    _check(path, found)
     return found
 
 
-def _check(found: Books) -> None:
-    """Looks at all that a verdict needs of the account, so that what is missing is said here."""
-    if found.mode not in MODES:
-        raise ValueError(f"no mode {found.mode!r}")
-    settings = ("delta", "epsilon", "noise", "kappa", "spend", "accountant")
-    missing = [key for key in settings if key not in found.settings]
-    missing += [key for key in ("clients", "tensors") if key not in found.account]
-    if missing:
-        raise ValueError(f"it lacks {', '.join(missing)}")
-    if not all(isinstance(text, str) for text in found.account["leaks"]):
-        raise ValueError("leaks are no texts")
-    for part in found.parts:
-        if not isinstance(part.tensors + part.numbers, int):
-            raise ValueError("numbers of arrays are no numbers")
+def _check(path: Path, found: Books) -> None:
+    """Refuses an account by which nothing can be reckoned."""
+    known = [f.name for f in fields(Part)]
+    if any(sorted(part) != sorted(known) for part in found.account["tensors"]):
+        raise CommunisError(f"{path}: expected {', '.join(known)} of every one of its tensors")
+    if found.mode not in MODES or found.settings["accountant"] not in get_args(accountant.Kind):
+        raise CommunisError(f"{path}: no mode {found.mode!r} or no such accountant")
+    if found.mode != "none" and not 0 < found.delta < 1:
+        raise CommunisError(f"{path}: delta is {found.delta}, as no run has it")
+    least = (found.settings["epsilon"], found.settings["noise"], found.account["clients"])
+    if min(least) < 0 or found.account["clients"] > MOST_CLIENTS:
+        raise CommunisError(f"{path}: epsilon, noise and clients are {least}, as no run has them")
 
 
 @lru_cache(maxsize=4096)

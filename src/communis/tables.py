@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from communis import disk
 from communis.core import CommunisError
-from communis.exchange import Scored
+from communis.exchange import Scored, readable
 
 
 def _schema(**columns: pa.DataType) -> pa.Schema:
@@ -61,7 +61,8 @@ def write(room: Path, name: str, round: int, things: Sequence[Any]) -> None:
     row: Callable[[Any], tuple[Any, ...]] = _score if name == "scores" else _fields
     columns = zip(*((round, *row(thing)) for thing in things), strict=True)
     table = pa.table([list(column) for column in columns], schema=SCHEMAS[name])
-    room.mkdir(exist_ok=True)
+    if not room.exists():
+        disk.make_folder(room)
     disk.write_file(room / f"{round:06d}.parquet", parquet(table))
 
 
@@ -73,13 +74,27 @@ def parquet(table: pa.Table) -> bytes:
     return content
 
 
-def read(folder: Path, name: str, where: pc.Expression | None = None) -> pa.Table:
-    """All rounds of a room; `where` a condition on the columns holds."""
+def read(
+    folder: Path,
+    name: str,
+    where: pc.Expression | None = None,
+    columns: Sequence[str] | None = None,
+    rounds: Collection[int] | None = None,
+) -> pa.Table:
+    """The rows of a room of which the condition `where` holds. columns: only these; rounds: only
+    these, and the files of others are not opened."""
     paths = sorted(map(str, (folder / name).glob("*.parquet")))
+    if rounds is not None:
+        paths = [path for path in paths if int(Path(path).stem) in rounds]
     try:
-        return ds.dataset(paths, SCHEMAS[name], _FORMAT).to_table(filter=where)
+        found = ds.dataset(paths, SCHEMAS[name], _FORMAT).to_table(columns=columns, filter=where)
+        found.validate(full=True)
     except (OSError, pa.ArrowException) as error:
         raise CommunisError(f"{folder / name}: {_damaged(paths)} ({_line(error)})") from None
+    empty = [column for column in found.column_names if found[column].null_count]
+    if empty:
+        raise CommunisError(f"{folder / name}: its tables lack values of {', '.join(empty)}")
+    return found
 
 
 def _damaged(paths: Sequence[str]) -> str:
@@ -94,4 +109,4 @@ def _damaged(paths: Sequence[str]) -> str:
 
 def _line(error: Exception) -> str:
     """The beginning of what a library says, in one line."""
-    return " ".join(str(error).split())[:200]
+    return readable(" ".join(str(error).split()), 200)

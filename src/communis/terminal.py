@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from communis.cells import Line, Selected, lines, mark
 from communis.compare import LEADING, Row, cells, rows, scored
@@ -52,9 +54,32 @@ COSTS: Mapping[str, Callable[[Row], str]] = {
     "s/round": lambda row: f"{row.seconds:.2f}",
 }
 REFUSED: Mapping[str, Callable[[Row], str]] = {"refused": lambda row: count(row.refused)}
-# No markup: a pip command such as communis[watch] is meant as it stands.
-out = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 110)
-err = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+# Control characters but tab and line feed, marks that turn the direction of writing, line
+# separators, and halves of characters, which no terminal can be sent.
+STEERING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def visible(text: str) -> str:
+    """The text with characters that would steer a terminal written out, such as \\x1b: names can
+    come from folders of others."""
+    return STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+class Terminal(Console):
+    """A console that shows text as it stands: a pip command such as communis[watch] is no markup,
+    and nothing in a name steers the terminal."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(visible(text), **options)
+
+
+out = Terminal(width=None if sys.stdout.isatty() else 110)
+err = Terminal(stderr=True, soft_wrap=True)
 
 
 class Said(logging.Handler):
@@ -80,10 +105,10 @@ class Display:
     def __enter__(self) -> Display:
         if out.is_terminal and not self._json and not self._quiet:
             self._bar = Progress(
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=24),
                 TextColumn("{task.completed}/{task.total}"),
-                TextColumn("{task.fields[note]}"),
+                TextColumn("{task.fields[note]}", markup=False),
                 TimeRemainingColumn(compact=True),
                 console=out,
                 transient=True,
@@ -131,7 +156,8 @@ class Display:
 
     def _update(self, note: str) -> None:
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=self._done, description=self._label, note=note)
+            label, note = visible(self._label), visible(note)
+            self._bar.update(self._task, completed=self._done, description=label, note=note)
 
 
 def say(event: dict[str, Any]) -> None:

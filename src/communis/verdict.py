@@ -216,8 +216,6 @@ def _formality(epsilon: float) -> str:
 
 def _reasons(found: Books) -> list[str]:
     """Why there is no promise, the gravest first; none: there is one."""
-    if "leaks" not in found.account:  # damaged: nothing can be promised
-        return [OLD]
     reasons = [PAPER] if found.mode == "paper" else []
     reasons += found.account["leaks"]
     if not found.parts:

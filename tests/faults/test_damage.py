@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from communis import CommunisError, Plan, Run
@@ -20,11 +27,13 @@ from communis.finished import read
 from communis.jobs import Job
 from communis.privacy.settings import PrivacyConfig
 from communis.verdict import verdict
+from tests.faults.hostile_configs import BASE, attempt, damaged, look
 from tests.faults.test_power_cuts import content
 from tests.fleets import make, mixed_fleet
 
 NOISY = PrivacyConfig(mode="local", noise=2.0)
 FLIPS = 40  # damaged copies of one folder
+DAMAGED = 60  # folders with one damaged file
 
 
 def run(folder: Path, rounds: int = 3, method: str = "fedper", privacy: bool = False) -> Run:
@@ -180,7 +189,7 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
         'seed = 0\n[method]\nname = "fedper"\n[run]\nrounds = 3\n'
     )
     with pytest.raises(CommunisError, match=r"scores: 000002\.parquet is no readable table"):
-        collect([tmp_path])[0].last_scores  # noqa: B018 - reading is what is tested
+        collect([tmp_path])[0].scores  # noqa: B018 - reading is what is tested
 
 
 @pytest.mark.parametrize(
@@ -201,6 +210,22 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
         ("records.jsonl", b"\xff\xff\n\xff\n"),
         ("scores/000003.parquet", b"PAR1"),
         ("scores/000003.parquet", b""),
+        ("config.toml", b'seed = 1\n[method]\nname = "a"\n[run]\nrounds = inf\n'),
+        ("config.toml", b'seed = 1\n[method]\nname = "a"\n'),
+        (
+            "config.toml",
+            b'seed = 1\nname = "\\u001b[31m"\n[method]\nname = "a"\n[run]\nrounds = 3\n',
+        ),
+        ("environment.json", b"{"),
+        ("environment.json", b"[" * 200_000),
+        ("privacy.json", b"[]"),
+        ("privacy.json", b"null"),
+        ("privacy.json", b"[" * 200_000),
+        ("fleet.json", b'{"labels": 3, "clients": [], "pooled": false}'),
+        ("fleet.json", b'{"labels": [], "clients": [{"id": 7}], "pooled": false}'),
+        ("fleet.json", b'{"labels": [], "clients": [], "pooled": false, "attackers": 3}'),
+        ("fleet.json", b'{"labels": [], "clients": [], "pooled": false, "notes": [{}]}'),
+        ("fleet.json", b'{"labels": [], "clients": [], "pooled": false, "brought": 1}'),
     ],
 )
 def test_a_folder_that_cannot_be_read_is_one_line(
@@ -213,3 +238,139 @@ def test_a_folder_that_cannot_be_read_is_one_line(
     assert isinstance(result.exception, CommunisError), result.exception
     assert name.partition("/")[0] in str(result.exception)
     assert "\n" not in str(result.exception).strip()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("bytes_up", "many"),
+        ("seconds", [1]),
+        ("loss", {}),
+        ("cohort", ["a"]),
+        ("scores", {"a": []}),
+    ],
+)
+def test_a_record_with_other_values_is_one_line(key: str, value: object, tmp_path: Path) -> None:
+    run(tmp_path)
+    path = tmp_path / "records.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[1][key] = value
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(CommunisError, match=r"records\.jsonl"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("room", "column", "values"),
+    [
+        ("scores", "own", pa.nulls(1, pa.bool_())),
+        ("scores", "client", pa.array([10**6])),
+        ("scores", "support", pa.array([-1])),
+        ("links", "sender", pa.array([10**17])),
+        ("links", "round", pa.nulls(1, pa.int64())),
+        ("log", "round", pa.nulls(1, pa.int32())),
+        ("scores", "class", pa.array(["\x1b[31m"])),
+    ],
+)
+def test_a_table_with_other_values_is_one_line(
+    room: str, column: str, values: pa.Array, tmp_path: Path
+) -> None:
+    run(tmp_path, privacy=True, method="fedavg")
+    path = tmp_path / room / "000003.parquet"
+    table = pq.read_table(path)
+    row = pa.concat_arrays([values] * table.num_rows)
+    table = table.set_column(table.column_names.index(column), column, row)
+    pq.write_table(table, path)
+    with pytest.raises(CommunisError, match=room) as caught:
+        read(tmp_path).rows(room)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("mode", "no such"), ("clients", 10**12), ("tensors", [{}]), ("settings", {}), ("leaks", 3)],
+)
+def test_an_account_by_which_nothing_can_be_reckoned(
+    key: str, value: object, tmp_path: Path
+) -> None:
+    run(tmp_path, privacy=True, method="fedavg")
+    path = tmp_path / "privacy.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    with pytest.raises(CommunisError, match=r"privacy\.json"):
+        verdict(read(tmp_path))
+
+
+def test_a_price_of_privacy_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    run(tmp_path, privacy=True, method="fedavg")
+    path = tmp_path / "log" / "000002.parquet"
+    table = pq.read_table(path)
+    nothing = pa.array([float("nan")] * table.num_rows)
+    pq.write_table(table.set_column(table.column_names.index("value"), "value", nothing), path)
+    with pytest.raises(CommunisError, match=r"log: privacy/mu is nan"):
+        verdict(read(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of what the values make of arithmetic
+@settings(max_examples=DAMAGED, derandomize=True, deadline=None, database=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_damaged_folders_are_read_or_refused(
+    seed: int, whole: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """By report, verdict and resume, whatever happened to one of their files."""
+    rng = np.random.default_rng(seed)
+    folder = tmp_path_factory.mktemp("a") / "run"
+    shutil.copytree(whole[int(rng.integers(len(whole)))], folder)
+    hurt = damaged(folder, rng)
+    assert look(folder) in ("ran", "refused"), hurt
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Folders of several kinds of runs."""
+    kinds: list[dict[str, str]] = [
+        {"method.name": '"fedper"', "run.pairs": "true"},
+        {"privacy.mode": '"local"', "privacy.noise": "2.0"},
+        {"attack.kind": '"sign_flip"', "attack.count": "1", "topology.kind": '"ring"'},
+        {"fleet.roles": '[{modalities = ["m0"], count = 4, device = "relief-full"}]'},
+    ]
+    found = []
+    for kind in kinds:
+        folder = tmp_path_factory.mktemp("whole")
+        text = "".join(f"{key} = {value}\n" for key, value in {**BASE, **kind}.items())
+        assert attempt(text, folder) == "ran"
+        found.append(folder / "run")
+    return found
+
+
+@pytest.mark.parametrize("mode", ["local", "central"])
+def test_no_loss_of_records_and_logs_lowers_epsilon(mode: str, tmp_path: Path) -> None:
+    """Whichever lines and files are gone: the verdict refuses, promises nothing, or says what the
+    rounds cost. The checkpoint has an account of its own."""
+    whole = tmp_path / "whole"
+    noisy = PrivacyConfig(mode=mode, noise=2.0)  # type: ignore[arg-type]
+    config = 'seed = 0\n[method]\nname = "fedavg"\n[run]\nrounds = 3\n[data]\nname = "made"\n'
+    method = make("fedavg", uniform=True)
+    plan = Plan(rounds=3, workers=1, eval_every=0, participation=0.8)
+    with Run(mixed_fleet(), method, plan, folder=whole, config=config, privacy=noisy) as made:
+        list(made)
+    honest = verdict(read(whole))
+    assert honest.private, honest.line
+    lines = (whole / "records.jsonl").read_text().splitlines(keepends=True)
+    rounds = range(1, 4)
+    promised = 0
+    for kept, logged in product(*[[set(c) for n in range(4) for c in combinations(rounds, n)]] * 2):
+        folder = tmp_path / f"{sorted(kept)}{sorted(logged)}"
+        shutil.copytree(whole, folder)
+        text = "".join(line for round, line in enumerate(lines, 1) if round in kept)
+        (folder / "records.jsonl").write_text(text)
+        for round in rounds:
+            if round not in logged:
+                (folder / "log" / f"{round:06d}.parquet").unlink()
+        found = None
+        with suppress(CommunisError):  # a gap in the records, or none left
+            found = verdict(read(folder))
+        if found is not None and found.private:
+            promised += 1
+            assert found.epsilon >= honest.epsilon, (kept, logged, found.line)
+    assert promised >= 1

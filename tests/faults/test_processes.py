@@ -6,11 +6,17 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
-from communis import cli
+from communis import CommunisError, FedAvg, Plan, Run, cli
+from communis.scratch import Scratch
+from tests.fleets import mixed_fleet
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
@@ -34,6 +40,98 @@ def test_sigterm_lets_the_round_finish(tmp_path: Path) -> None:
     assert "stopping after this round; send the signal again" in said
     assert f"communis resume {tmp_path / 'a'}" in "".join(said.split("\n"))
     assert (tmp_path / "a" / "checkpoint.safetensors").exists()
+
+
+WORKS = """
+import sys, time
+from pathlib import Path
+from communis import FedAvg, Plan, Run
+from tests.fleets import mixed_fleet
+run = Run(mixed_fleet(), FedAvg(), Plan(rounds=2, workers=2, eval_every=0))
+next(iter(run))
+workers = [worker._process.pid for worker in run.backend._pool]
+print(run.backend._mail, run.folder.path.parent, *workers, flush=True)
+sys.stdin.read()
+"""
+KEEPS = """
+import sys
+from pathlib import Path
+from communis.scratch import Scratch
+scratch = Scratch(Path(sys.argv[1]))
+print(scratch.path, flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def another(code: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """A process that works until it is told to end, and the words it has said."""
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process, process.stdout.readline().split()
+        finally:
+            process.kill()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such locks")
+def test_what_a_killed_run_left_in_memory_and_on_disk_is_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with another(WORKS) as (process, (mail, states, *workers)):
+        process.kill()
+        process.wait()
+    for pid in map(int, workers):  # they hold the lock until they see that their parent is gone
+        with suppress(psutil.NoSuchProcess):
+            psutil.Process(pid).wait(timeout=60)
+    assert Path(mail).exists()
+    assert Path(states).parent == tmp_path
+    assert Path(states).exists()
+    with Run(mixed_fleet(), FedAvg(), Plan(rounds=0, workers=1)):
+        assert not Path(mail).exists()
+        assert not Path(states).exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such locks")
+def test_folders_of_the_living_and_of_strangers_stay(tmp_path: Path) -> None:
+    mine = tmp_path / "communis-results"
+    mine.mkdir()
+    with another(KEEPS, str(tmp_path)) as (process, (theirs,)):
+        with Scratch(tmp_path) as own:
+            assert sorted(tmp_path.iterdir()) == sorted([mine, Path(theirs), own])
+        process.kill()
+        process.wait()
+        with Scratch(tmp_path) as own:
+            assert sorted(tmp_path.iterdir()) == sorted([mine, own])
+    assert list(tmp_path.iterdir()) == [mine]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no fork")
+def test_a_fork_does_not_remove_the_folder_of_its_parent(tmp_path: Path) -> None:
+    scratch = Scratch(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+        child = os.fork()
+    if not child:
+        scratch.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert scratch.path.exists()
+    scratch.close()
+    assert not scratch.path.exists()
+
+
+def test_a_place_without_room_for_temporary_folders_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CommunisError, match=r"gone: no temporary folder.*set .* TMPDIR"):
+        Scratch(tmp_path / "gone")
 
 
 def test_a_mistake_of_ours_is_one_line_and_a_file(

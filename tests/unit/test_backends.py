@@ -122,7 +122,7 @@ def test_messages_through_shared_memory_give_the_same_bits(monkeypatch: Any) -> 
 
 
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(inprocess, "shared_memory", lambda: str(tmp_path))
+    monkeypatch.setattr(inprocess, "shared_memory", lambda: tmp_path)
     with Run(mixed_fleet(), FedAvg(), Plan(rounds=2, workers=2, eval_every=0)) as run:
         list(run)
         workers = [worker._process for worker in run.backend._pool]  # type: ignore[attr-defined]

@@ -403,6 +403,26 @@ def test_an_archive_that_holds_too_much_is_refused(
         adopt("set", archive, About("CC0", files="*/never.csv", count=1), kept.into)
 
 
+def test_an_archive_and_those_in_it_are_counted_together(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Budget.__init__, "__defaults__", (1000, 100))
+    inner = zipped({"b.txt": bytes(500)})
+    kept.archive.write_bytes(zipped({"a.txt": bytes(600), "inner.zip": inner}))
+    with pytest.raises(CommunisError, match=r"inner\.zip: holds more than .* or .* files"):
+        adopt("set", kept.archive, About("CC0", files="*/never.csv", count=1), kept.into)
+    assert content(kept.into.parent) == {}
+
+
+def test_clutter_is_counted(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Budget.__init__, "__defaults__", (1000, 100))
+    for name, make in (("set.zip", zipped), ("set.tar.gz", tarred)):
+        archive = kept.archive.with_name(name)
+        archive.write_bytes(make(FILES | {"__MACOSX/a": bytes(2000)}))
+        with pytest.raises(CommunisError, match="holds more than"):
+            adopt("set", archive, ABOUT, kept.into)
+
+
 def test_archives_that_the_source_reads_stay_closed(kept: Kept) -> None:
     inner = {"Set/s1/acc.zip": zipped({"acc.csv": b"1"})}
     kept.archive.write_bytes(zipped(inner))

@@ -176,3 +176,11 @@ def test_measures_have_a_heading_of_their_own(tmp_path: Path) -> None:
     alpha, beta = (views.section([run], "accuracy", "last") for run in runs)
     assert "What methods measure" not in alpha  # the number of sensors alone is no news
     assert "Other ways to predict" not in beta
+
+
+def test_a_round_that_lacks_the_score_is_a_gap(tmp_path: Path) -> None:
+    history = {"test.accuracy": [{}, {0: 0.5}], "test.macro_f1": [{0: 0.4}, {0: 0.4}]}
+    folders.write(tmp_path / "a", "alpha", 0, history)
+    text = render(collect([tmp_path]), "accuracy", "t")
+    assert "<title>alpha: 0.5 at 2</title>" in text
+    assert "<title>alpha: 0.4 at 1</title>" not in text

@@ -21,8 +21,12 @@ from communis.plugins import find, names, nearest, settings
 @pytest.fixture
 def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A module outside the package, forgotten again afterwards."""
-    lines = ("from dataclasses import dataclass", "@dataclass", "class Mine:", "    pass")
-    (tmp_path / "my_lab_methods.py").write_text("\n".join(lines))
+    (tmp_path / "my_lab_methods.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from communis import FedAvg\n"
+        "@dataclass(frozen=True)\nclass Mine(FedAvg):\n    pass\n"
+        "@dataclass\nclass Settings:\n    pass\n"
+    )
     monkeypatch.setattr("communis.plugins._trusted", {"": None})
     monkeypatch.syspath_prepend(tmp_path)
     yield "my_lab_methods"
@@ -89,6 +93,37 @@ def test_a_dotted_path_leads_outside(third_party: str) -> None:
 def test_a_dotted_path_that_leads_nowhere_is_named(name: str, third_party: str) -> None:
     with pytest.raises(CommunisError, match=f"cannot load '{name}'"):
         find("methods", name)
+
+
+@pytest.mark.parametrize(
+    ("room", "name", "why"),
+    [
+        ("methods", "my_lab_methods:Settings", "is no method"),
+        ("data", "my_lab_methods:Settings", "is no source"),
+        ("methods", "math:pi", "is no dataclass"),
+        ("methods", "communis:load", "is no dataclass"),
+        ("methods", "communis.config:Config", "is no method"),
+    ],
+)
+def test_what_is_something_else_is_no_plug_in(
+    room: str, name: str, why: str, third_party: str
+) -> None:
+    with pytest.raises(CommunisError, match=f"'{name}' {why}"):
+        find(room, name)
+
+
+def test_a_plug_in_that_leaves_python_does_not(third_party: str, tmp_path: Path) -> None:
+    (tmp_path / "leaving.py").write_text("raise SystemExit(3)")
+    with pytest.raises(CommunisError, match="cannot load 'leaving:Mine': SystemExit: 3"):
+        find("methods", "leaving:Mine")
+
+
+def test_only_plug_ins_of_the_room_are_communis_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To import communis.__main__ is to run the command line."""
+    monkeypatch.setattr("communis.plugins._trusted", {})
+    for name in ("communis.__main__:main", "communis.cli:app", "communis.data.synthetic:Synthetic"):
+        with pytest.raises(CommunisError, match=r"code outside of communis\.methods"):
+            find("methods", name)
 
 
 @pytest.mark.parametrize("name", [":Mine", ".relative:Mine"])

@@ -204,7 +204,7 @@ def test_the_report_of_a_grid(grid: Path, tmp_path: Path) -> None:
     assert parser.open == []
     assert outside(text) == []
     assert "nan" not in text
-    for word in ("4 cells", "H severe<br>I moderate", "average of", "H \\ I", "&nbsp;*</b>"):
+    for word in ("4 cells", "H severe<br>I moderate", "average of", "H \\ I", "\u00a0*</b>"):
         assert word in text
     assert text.count("<details class='cell'>") == 4
     assert text.count("<figure>") == 3  # a map for each method

@@ -84,7 +84,7 @@ def test_the_table_of_a_grid(tmp_path: Path) -> None:
     assert ["liars one", "sign flip x 5", "1 of 5: 4"] in lines
     assert ["liars two", "sign flip x 5", "2 of 5: 3 and 4"] in lines
     assert ["method", "rule", "liars one", "liars two"] in lines
-    assert ["alpha", "mean", "-0.150 ± 0.071&nbsp;?", "+0.000 ± 0.000&nbsp;?"] in lines
+    assert ["alpha", "mean", "-0.150 ± 0.071\u00a0?", "+0.000 ± 0.000\u00a0?"] in lines
     assert ["alpha", "mean", "1.00 ± 0.00", "3.00 ± 0.00"] in lines
     assert "honest clients only" in text
     assert "<svg" not in text  # curves are those of a cell
@@ -125,7 +125,7 @@ def test_runs_without_a_grid_are_compared_by_their_settings(tmp_path: Path) -> N
     shades = {run.method: "#123456" for run in runs}
     assert len(shades) == 2
     text = attack.section(runs, "accuracy", "last", shades)
-    assert any(line[2:4] == ["0.450", "-0.050&nbsp;?"] for line in lines_of(text))
+    assert any(line[2:4] == ["0.450", "-0.050\u00a0?"] for line in lines_of(text))
 
 
 def test_which_run_is_the_one_without_attackers(tmp_path: Path) -> None:
@@ -159,8 +159,8 @@ def test_a_diverged_client_leaves_no_change(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [(Estimate(0.1, 0.01, 3), "+0.100 ± 0.010"), (Estimate(-0.1, 0.2, 3), "-0.100 ± 0.200&nbsp;~"),
-     (Estimate(-0.1, math.nan, 1), "-0.100&nbsp;?"), (Estimate.of([]), "-")],
+    [(Estimate(0.1, 0.01, 3), "+0.100 ± 0.010"), (Estimate(-0.1, 0.2, 3), "-0.100 ± 0.200\u00a0~"),
+     (Estimate(-0.1, math.nan, 1), "-0.100\u00a0?"), (Estimate.of([]), "-")],
 )  # fmt: skip
 def test_changes_in_words(change: Estimate, said: str) -> None:
     assert attack.signed(change) == said

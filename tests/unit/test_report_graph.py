@@ -14,6 +14,7 @@ import pytest
 
 from communis import FedAvg, Fleet, Plan, Run
 from communis.compare import Finished, collect
+from communis.core import CommunisError
 from communis.exchange import Link
 from communis.report import graph
 from communis.report.layout import crossings, degrees, hops, layout
@@ -264,3 +265,13 @@ def test_a_real_run_of_broadcasts_on_a_graph_that_changes(tmp_path: Path) -> Non
     )
     assert line[1:8] == ["5", "2", "2", "1", "yes", "20%", "broadcast"]
     assert float(line[8].split()[1]) == pytest.approx(run.records[0].bytes_up / 5e3, abs=0.05)
+
+
+def test_a_graph_without_edges_is_refused(tmp_path: Path) -> None:
+    run = folder(tmp_path, [(0, 1)], 2)
+    path = run.path / "fleet.json"
+    fleet = json.loads(path.read_text())
+    del fleet["topology"]["edges"]
+    path.write_text(json.dumps(fleet))
+    with pytest.raises(CommunisError, match=r"fleet\.json: its topology has no edges"):
+        render(collect([run.path]), "accuracy", "t")

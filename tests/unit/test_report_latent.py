@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 
 import numpy as np
 import pytest
+from markupsafe import escape
 
 from communis import Fleet, Plan, Run
 from communis.compare import Finished, collect

@@ -88,8 +88,8 @@ def test_a_grid_shows_what_privacy_costs(tmp_path: Path) -> None:
     assert first[2:6] == ["none", "not DP", "0.810 ± 0.014", "-"]
     assert "everything left in clear" in first[6]
     assert re.fullmatch(r"epsilon [\d.]+ at delta 1e-05", weak[3])
-    assert weak[5] == "-0.167 ± 0.000&nbsp;?"
-    assert strong[5] == "-0.500 ± 0.000&nbsp;?"
+    assert weak[5] == "-0.167 ± 0.000\u00a0?"
+    assert strong[5] == "-0.500 ± 0.000\u00a0?"
     assert float(weak[3].split()[1]) > float(strong[3].split()[1])
     assert "of the same seed and settings without it" in text
     assert text.count("Conditions of every promise") == 1

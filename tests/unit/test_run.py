@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from communis.wire import encode
 from tests.fleets import make, mixed_fleet
 
 QUICK = Plan(rounds=3, workers=1, eval_every=0)
+CONFIG = 'seed = 0\n[method]\nname = "made"\n[run]\nrounds = 3\n[data]\nname = "made"\n'
 
 
 def test_cohorts_are_drawn_by_seed_without_repetition() -> None:
@@ -78,6 +80,39 @@ def test_evaluation_of_some_clients_only() -> None:
     with Run(mixed_fleet(), FedAvg(), replace(QUICK, eval_clients=2)) as run:
         list(run)
     assert run.scores()["client"].nunique() == 2
+
+
+def test_of_many_clients_the_same_sample_is_scored_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("communis.plan.MOST_EVALUATED", 3)
+    caplog.set_level(logging.INFO, "communis")
+    scored = {}
+    for method in (FedAvg(), make("fedper")):
+        folder = tmp_path / type(method).__name__
+        plan = replace(QUICK, eval_every=1)
+        with Run(mixed_fleet(), method, plan, folder=folder, config=CONFIG) as run:
+            list(run)
+        by_round = run.scores().groupby("round")["client"].unique()
+        scored[folder.name] = [tuple(sorted(clients)) for clients in by_round]
+        about = json.loads((folder / "fleet.json").read_text("utf-8"))
+        assert about["evaluation"] == {"clients": 3, "of": 5}
+        assert "a sample of 3 of 5 clients" in warnings([read(folder)])[0]
+    assert "a sample of 3 of 5 clients" in caplog.text
+    assert "run.eval_clients = 5 scores all" in caplog.text
+    first, second = scored.values()
+    assert first == second  # methods are compared on the same clients
+    assert len(set(first)) == 1
+    assert len(first[0]) == 3
+
+
+def test_all_of_many_clients_are_scored_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("communis.plan.MOST_EVALUATED", 3)
+    with Run(mixed_fleet(), FedAvg(), replace(QUICK, eval_clients=5)) as run:
+        list(run)
+    assert run.scores()["client"].nunique() == 5
+    with pytest.raises(CommunisError, match="eval_clients must be at least 0"):
+        Plan(eval_clients=-1)
 
 
 def test_subsets_score_every_sensor_alone() -> None:

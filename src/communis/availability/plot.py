@@ -4,12 +4,13 @@ what."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 
 import numpy as np
+from markupsafe import Markup
 
 from communis.availability.trace import Trace
 from communis.core import Modality
+from communis.markup import element, stacked
 from communis.recordings.recording import Array
 
 THERE, GONE = "#2563eb", "#e5e7eb"
@@ -51,7 +52,7 @@ def sensor_text(sensors: Mapping[str, Array], seconds: float, width: int = 60) -
     return "\n".join([*lines, f"{'':<{margin}}  0 s{end:>{max(width - 3, 0)}}"])
 
 
-def sensor_map(sensors: Mapping[str, Array], seconds: float, title: str) -> str:
+def sensor_map(sensors: Mapping[str, Array], seconds: float, title: str) -> Markup:
     """SVG: a row per sensor, time to the right, blue where it is there."""
     left = PAD + 7 * max((len(name) for name in sensors), default=0) + PAD
     bottom = ROW + PAD + ROW * len(sensors)
@@ -69,7 +70,7 @@ def sensor_map(sensors: Mapping[str, Array], seconds: float, title: str) -> str:
 
 def suite_map(
     suites: Sequence[Sequence[Modality]], modalities: Sequence[Modality], title: str
-) -> str:
+) -> Markup:
     """SVG: a row per client, a column per modality, blue where the client owns it."""
     row = max(2, min(ROW, 600 // max(len(suites), 1)))
     column = 7 * max((len(m) for m in modalities), default=0) + PAD
@@ -87,7 +88,7 @@ def suite_map(
     return _svg(left + column * len(modalities), top + row * len(suites) + PAD, title, parts)
 
 
-def _stretches(there: Array, left: int, top: int, tip: str) -> list[str]:
+def _stretches(there: Array, left: int, top: int, tip: str) -> list[Markup]:
     """Equal neighbours as one rectangle each, so the picture's size does not grow with the number
     of interruptions."""
     level = np.ceil(there * LEVELS - 1e-9).astype(int)
@@ -102,25 +103,34 @@ def _stretches(there: Array, left: int, top: int, tip: str) -> list[str]:
 
 def _rect(
     x: int, y: int, width: int, height: int, fill: str, opacity: float = 1.0, tip: str = ""
-) -> str:
-    shade = f" opacity='{opacity:g}'" if opacity < 1 else ""
-    inside = f"<title>{escape(tip)}</title>" if tip else ""
-    return (
-        f"<rect x='{x}' y='{y}' width='{width}' height='{height}' fill='{fill}'{shade}>"
-        f"{inside}</rect>"
+) -> Markup:
+    return element(
+        "rect",
+        *([element("title", tip)] if tip else []),
+        x=x,
+        y=y,
+        width=width,
+        height=height,
+        fill=fill,
+        opacity=f"{opacity:g}" if opacity < 1 else None,
     )
 
 
-def _text(x: int, y: int, text: str, anchor: str = "start") -> str:
-    return f"<text x='{x}' y='{y}' text-anchor='{anchor}'>{escape(text)}</text>"
+def _text(x: int, y: int, text: str, anchor: str = "start") -> Markup:
+    return element("text", text, x=x, y=y, text_anchor=anchor)
 
 
-def _svg(width: int, height: int, title: str, parts: Sequence[str]) -> str:
+def _svg(width: int, height: int, title: str, parts: Sequence[Markup]) -> Markup:
     width = max(width, 2 * PAD + 7 * len(title))
-    return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' "
-        f"viewBox='0 0 {width} {height}' role='img' "
-        f"aria-label='{escape(title)}' font-family='monospace' font-size='11'>"
-        + "\n".join(parts)
-        + "</svg>"
+    return element(
+        "svg",
+        stacked(*parts),
+        xmlns="http://www.w3.org/2000/svg",
+        width=width,
+        height=height,
+        viewBox=f"0 0 {width} {height}",
+        role="img",
+        aria_label=title,
+        font_family="monospace",
+        font_size=11,
     )

@@ -30,6 +30,7 @@ from communis.wire import (
 )
 
 EVAL_BATCH = 512
+FIRST = ".first"  # the ending of files with an attacker's first message
 MEMORY = "memory of the optimiser/"  # beside the fields of a private state
 
 
@@ -39,7 +40,7 @@ class StateStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        disk.make_folder(folder)
 
     def path(self, client: int, round: int) -> Path:
         return self.folder / f"{client:06d}-{round:06d}.safetensors"
@@ -66,12 +67,20 @@ class StateStore:
     def drop(self, client: int, round: int) -> None:
         disk.remove(self.path(client, round))
 
-    def first(self, client: int, message: bytes) -> bytes:
+    def first(self, client: int, round: int, message: bytes) -> bytes:
         """The first message that an attacker ever made, which this is if there was none before."""
-        path = self.folder / f"{client:06d}.first"
-        if not path.exists():
+        path = next(iter(self.folder.glob(f"{client:06d}*{FIRST}")), None)
+        if path is None:
+            path = self.folder / f"{client:06d}-{round:06d}{FIRST}"
             disk.write_file(path, disk.sealed(message))
         return disk.unsealed(path, f"the first message of client {client}", "begin this run anew")
+
+    def forget_firsts(self, after: int) -> None:
+        """Removes the first messages of rounds that are done again: a power cut may have damaged
+        them. Older versions did not say of which round they are: at least the first."""
+        for path in self.folder.glob(f"*{FIRST}"):
+            if int(path.stem.partition("-")[2] or 1) > after:
+                disk.remove(path)
 
 
 class Executor:
@@ -138,7 +147,9 @@ class Executor:
         attack, id = self.fleet.fleet.attack, client.card.id
         if not attack.attacks(id, client.round):
             return encode(up).data
-        first = load(self.store.first(id, encode(up).data)) if attack.kind == "replay" else up
+        first = up
+        if attack.kind == "replay":
+            first = load(self.store.first(id, client.round, encode(up).data))
         return encode(attack.message(client, up, down, first)).data
 
     def _whole(self, ask: Ask) -> Answer:

@@ -13,7 +13,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import tempfile
 import traceback
 import warnings
 from collections import deque
@@ -27,6 +26,7 @@ from typing import Any
 
 import torch
 
+from communis import disk
 from communis.backends.executor import Executor, StateStore
 from communis.backends.machine import (
     default_start_method,
@@ -39,6 +39,7 @@ from communis.core import CommunisError
 from communis.exchange import Answer, Ask
 from communis.fleet import AnyMethod, Fleet
 from communis.privacy.guard import Guard
+from communis.scratch import Scratch
 
 SMALL = 32_768  # bytes; shorter messages go through the pipe itself
 PATIENCE = 2.0  # seconds between two looks whether the parent is still there
@@ -65,10 +66,13 @@ class InProcess:
         states: where private client state lives. guard: what clients do to their messages."""
         start_method = start_method or default_start_method(device)
         self.workers = workers or default_workers(start_method)
-        self._scratch = tempfile.TemporaryDirectory(prefix="communis-", dir=shared_memory())
-        self._mail = Path(self._scratch.name)
-        self._spare = tempfile.TemporaryDirectory(prefix="communis-states-")
-        self._store = StateStore(states or Path(self._spare.name))
+        self._scratch = Scratch(shared_memory())
+        self._mail = self._scratch.path
+        self._spare: Scratch | None = None
+        if states is None:
+            self._spare = Scratch()
+            states = self._spare.path / "states"
+        self._store = StateStore(states)
         self._job = (fleet, method, self._store.folder, device, subsets, guard)
         self._context = multiprocessing.get_context(start_method)
         self._pool: list[_Worker] = []
@@ -101,8 +105,9 @@ class InProcess:
         for worker in self._pool:
             worker.stop()
         self._pool = []
-        self._scratch.cleanup()
-        self._spare.cleanup()
+        self._scratch.close()
+        if self._spare is not None:
+            self._spare.close()
 
     def _here(self, asks: Sequence[Ask]) -> Iterator[Answer]:
         if self._executor is None:
@@ -161,7 +166,7 @@ class _Letters:
             return data
         if id(data) not in self._posted:
             path = self.folder / f"down{len(self._posted)}"
-            path.write_bytes(data)
+            disk.write_file(path, data)
             self._posted[id(data)] = data, str(path)
         return self._posted[id(data)][1]
 
@@ -260,7 +265,7 @@ def _serve(pipe: Connection, job: tuple[Any, ...], outbox: str, parent: int) -> 
             up: bytes | str = answer.up
             if len(answer.up) >= SMALL:
                 up = f"{outbox}-{letter_number % 2}"  # the parent may still have to read the last
-                Path(up).write_bytes(answer.up)
+                disk.write_file(Path(up), answer.up)
             pipe.send((replace(answer, up=b""), up, ""))
         except CommunisError as error:
             pipe.send((None, b"", str(error)))

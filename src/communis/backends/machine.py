@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
@@ -46,10 +47,10 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def shared_memory() -> str | None:
-    """A folder in shared memory with room to spare, else the system's temporary folder."""
-    folder = "/dev/shm"
-    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+def shared_memory() -> Path | None:
+    """A folder in shared memory with room to spare; None: the system's temporary folder must do."""
+    folder = Path("/dev/shm")
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
         return None
     room = os.statvfs(folder)
     return folder if room.f_bavail * room.f_frsize > 512 << 20 else None

@@ -25,7 +25,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import numpy as np
@@ -33,7 +33,7 @@ import pandas as pd
 
 from communis.core import CommunisError
 from communis.recordings.about import About
-from communis.recordings.files import matching, shaped
+from communis.recordings.files import matching, reading, shaped
 from communis.recordings.matlab import matlab
 from communis.recordings.recording import Array, Dataset, Kind, Recording, Stream
 from communis.recordings.source import Recorded
@@ -154,10 +154,8 @@ def _sequences(path: Path, table: pd.DataFrame) -> Iterator[Made]:
 
 
 def _table(path: Path) -> pd.DataFrame:
-    try:
+    with reading(path, "table"):
         found = pd.read_csv(path)
-    except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors
-        raise CommunisError(f"{path}: not a readable table: {error}") from None
     needed = [f"{POWER}_{n + 1}" for n in range(OBSERVED)]
     _refuse_missing(path, found, needed)
     holes = np.flatnonzero(found.isna().any(axis=1))
@@ -199,7 +197,10 @@ def _frames(path: Path, names: Iterable[str]) -> Array:
 
 def _beside(path: Path, name: str) -> Path:
     """Tables name files relative to the folder of the scenario."""
-    return path.parents[1] / name
+    inside = PurePosixPath(name)
+    if inside.is_absolute() or ".." in inside.parts or not name.isprintable():
+        raise CommunisError(f"{path}: names {name!r}, expected a file below its scenario's folder")
+    return path.parents[1] / inside
 
 
 def power(path: Path) -> Array:

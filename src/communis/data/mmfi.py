@@ -29,7 +29,7 @@ import numpy as np
 from communis.core import CommunisError, Modality
 from communis.recordings.about import About
 from communis.recordings.columns import chosen
-from communis.recordings.files import matching, shaped
+from communis.recordings.files import array, matching, shaped
 from communis.recordings.matlab import matlab
 from communis.recordings.png import grey16
 from communis.recordings.recording import Array, Dataset, Kind, Recording, Stream
@@ -154,7 +154,7 @@ class Mmfi(Recorded):
             ):
                 continue
             some = True
-            joints = shaped(truth, _array(truth), None, 17, 3).astype(np.float32)
+            joints = shaped(truth, array(truth), None, 17, 3).astype(np.float32)
             streams = {m: self._stream(truth.parent, m, len(joints)) for m in self.modalities}
             yield Recording(
                 streams,
@@ -212,7 +212,7 @@ class Mmfi(Recorded):
             return lambda path: _points(path, features, self.points), (self.points, features)
         if modality == "depth":
             return lambda path: _depth(path, self.depth_step), (1, 1)
-        return lambda path: shaped(path, _array(path), 17, 2).reshape(34).astype(np.float32), (34,)
+        return lambda path: shaped(path, array(path), 17, 2).reshape(34).astype(np.float32), (34,)
 
 
 def _numbers(truth: Path) -> tuple[int, int, int]:
@@ -229,18 +229,6 @@ def _numbers(truth: Path) -> tuple[int, int, int]:
             "A01-A27"
         )
     return room, subject, action
-
-
-def _array(path: Path) -> Array:
-    try:
-        found = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise CommunisError(
-            f"{path}: not a readable NumPy file ({error}); it may have been cut short: get it again"
-        ) from None
-    if not isinstance(found, np.ndarray) or not np.issubdtype(found.dtype, np.number):
-        raise CommunisError(f"{path}: expected one array of numbers")
-    return found
 
 
 def _packets(path: Path, key: str) -> Array:

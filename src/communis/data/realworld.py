@@ -15,13 +15,12 @@ but a header, or none at all (some positions failed), leaves its modality out of
 from __future__ import annotations
 
 import re
-import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path, PurePosixPath
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile
 
 import numpy as np
 import pandas as pd
@@ -29,7 +28,8 @@ import pandas as pd
 from communis.core import CommunisError, Modality
 from communis.recordings.about import About, Download
 from communis.recordings.columns import chosen
-from communis.recordings.files import matching
+from communis.recordings.files import matching, reading
+from communis.recordings.memory import room
 from communis.recordings.recording import Array, Dataset, Recording, Stream, on_grid
 from communis.recordings.source import Recorded
 from communis.tasks import Classification
@@ -67,6 +67,7 @@ NAME = re.compile(
 HEADER = ["id", "attr_time", "attr_x", "attr_y", "attr_z"]
 RATE = 50.0
 PERIOD = 20  # milliseconds
+MOST_NESTED = 2  # archives in archives; the owner has one in one
 LONGEST = 6 * 3600  # seconds: a part that lasts longer has a clock that is wrong
 
 
@@ -193,28 +194,28 @@ def _tables(place: Csv) -> Iterator[Csv]:
 
 
 def _archive(place: Csv) -> ZipFile:
-    try:
+    if len(place.inside) > MOST_NESTED:
+        raise CommunisError(
+            f"{place}: an archive within {MOST_NESTED} others, as the owner has none: get it again"
+        )
+    with reading(place, "archive"):
         return ZipFile(_content(place))
-    except (BadZipFile, OSError) as error:
-        raise CommunisError(f"{place}: not a readable archive ({error}): get it again") from None
 
 
 def _content(place: Csv) -> Path | BytesIO:
     if not place.inside:
         return place.file
-    with _archive(Csv(place.file, place.inside[:-1])) as archive:
-        try:
-            return BytesIO(archive.read(place.inside[-1]))
-        except (BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:
-            raise CommunisError(f"{place}: cannot be unpacked ({error}): get it again") from None
+    outer = _archive(Csv(place.file, place.inside[:-1]))
+    with reading(place, "file of an archive"), outer as archive:
+        member = archive.getinfo(place.inside[-1])
+        room(place, member.file_size, "what it announces")
+        return BytesIO(archive.read(member))
 
 
 def _samples(csv: Csv) -> tuple[Array, Array]:
     """Time (n,) in milliseconds, rising, and values (n, 3)."""
-    try:
+    with reading(csv, "table", f"expected the columns {', '.join(HEADER)}"):
         table = pd.read_csv(_content(csv), low_memory=False)
-    except (OSError, ValueError) as error:
-        raise CommunisError(f"{csv}: {error}; expected the columns {', '.join(HEADER)}") from None
     if list(table.columns) != HEADER or not isinstance(table.index, pd.RangeIndex):
         raise CommunisError(
             f"{csv}, line 1: columns {', '.join(map(str, table.columns))}, expected "

@@ -21,7 +21,6 @@ events and IMU measurements are not in these files and not read; any other form 
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +30,9 @@ import numpy as np
 
 from communis.core import CommunisError, Modality
 from communis.recordings.about import About
+from communis.recordings.apart import pickles
 from communis.recordings.columns import chosen
-from communis.recordings.files import matching, shaped
+from communis.recordings.files import matching, reading, shaped
 from communis.recordings.recording import Array, Dataset, Kind, Recording, Stream
 from communis.recordings.source import Recorded
 from communis.recordings.splits import SplitKind
@@ -135,35 +135,9 @@ def _field(
         raise CommunisError(f"{error} for {key}") from None
 
 
-class _Arrays(pickle.Unpickler):
-    """Reads arrays and plain objects only: a pickle may otherwise run any code."""
-
-    allowed = frozenset(
-        {
-            ("numpy", "ndarray"),
-            ("numpy", "dtype"),
-            ("numpy._core.multiarray", "_reconstruct"),
-            ("numpy._core.multiarray", "scalar"),
-            ("numpy._core.numeric", "_frombuffer"),
-            ("_codecs", "encode"),
-        }
-    )
-
-    def find_class(self, module: str, name: str) -> Any:
-        module = module.replace("numpy.core.", "numpy._core.")  # as NumPy 1 wrote it
-        if (module, name) not in self.allowed:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not an array")
-        return super().find_class(module, name)
-
-
 def _unpickled(path: Path) -> Mapping[str, Any]:
-    try:
-        with path.open("rb") as file:
-            found = _Arrays(file).load()
-    except Exception as error:  # a pickle that is cut short or forged raises many kinds
-        raise CommunisError(
-            f"{path}: not a readable pickle of arrays ({error or type(error).__name__})"
-        ) from None
+    with reading(path, "pickle of arrays"):
+        found = pickles.read(path.absolute())
     if not isinstance(found, dict):
         raise CommunisError(f"{path}: holds a {type(found).__name__}, expected a dict of arrays")
     return found

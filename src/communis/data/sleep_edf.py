@@ -14,6 +14,7 @@ about 20 hours: all but `wake_minutes` of the waking before and after sleep is l
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -26,7 +27,8 @@ from communis.core import CommunisError, Modality
 from communis.extras import require
 from communis.recordings.about import About, Download
 from communis.recordings.columns import chosen
-from communis.recordings.files import matching
+from communis.recordings.files import matching, reading
+from communis.recordings.memory import room
 from communis.recordings.recording import UNLABELLED, Array, Dataset, Recording, Stream
 from communis.recordings.source import Recorded
 from communis.recordings.splits import SplitKind
@@ -155,6 +157,7 @@ class SleepEdf(Recorded):
                     f"{signals.getStartdatetime()}: these are not of the same night"
                 )
             whole = signals.datarecords_in_file * signals.datarecord_duration
+            room(path, 8 * whole / EPOCH, f"a night of {whole:g} s")
             stages = _stages(annotations, scores, int(whole // EPOCH))
             first, last = _asleep(stages, self.wake_minutes)
             streams = {
@@ -187,19 +190,37 @@ def _companion(path: Path) -> Path:
 
 
 def _opened(edf: Any, path: Path) -> Any:
-    try:
+    with reading(path, "EDF file"):
+        _weigh(path)
         return closing(edf.EdfReader(str(path)))
-    except OSError as error:
-        reason = str(error).removeprefix(f"{path}: ")
+
+
+def _weigh(path: Path) -> None:
+    """An error if the file is not as long as its header says, before anything is built by that
+    header. The library compares the two as well, but prints what it finds."""
+    with path.open("rb") as file:
+        head = file.read(256)
+        signals = int(head[252:256])
+        records = int(head[236:244])
+        of_signals = file.read(256 * max(0, signals))
+    first = 216 * signals  # of the samples that each signal has in a record
+    samples = [int(of_signals[at : at + 8]) for at in range(first, first + 8 * signals, 8)]
+    expected = 256 * (1 + signals) + 2 * records * sum(samples)
+    held = path.stat().st_size
+    if held != expected or min(records, signals, *samples) < 1:
         raise CommunisError(
-            f"{path}: not a readable EDF file ({reason}); it may have been cut short: get it again"
-        ) from None
+            f"{path}: holds {held} bytes, but its header announces {expected}: {records} records "
+            f"of {signals} signals; it may have been cut short: get it again"
+        )
+    room(path, 8 * held, "its signals")
 
 
 def _stages(annotations: Any, path: Path, epochs: int) -> Array:
     """The class of every epoch of the signals; scores after their end are left out."""
     stages = np.full(epochs, UNLABELLED, np.int64)
-    onsets, durations, texts = annotations.readAnnotations()
+    with reading(path, "EDF file"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a text that is none is refused below
+        onsets, durations, texts = annotations.readAnnotations()
     if len(texts) == 0:
         raise CommunisError(f"{path}: holds no annotations, expected sleep stages")
     for onset, duration, text in zip(onsets, durations, texts, strict=True):

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Literal
 from xml.etree import ElementTree
 
@@ -29,7 +30,7 @@ import numpy as np
 
 from communis.core import CommunisError
 from communis.recordings.about import About
-from communis.recordings.files import matching, numbers
+from communis.recordings.files import matching, numbers, reading, shortened
 from communis.recordings.recording import Array, Dataset, Recording, Stream
 from communis.recordings.source import Recorded
 from communis.tasks import Classification
@@ -50,6 +51,7 @@ FAR = 120  # seconds that a tag may lie off its logged minute; 109 at most in S0
 HOUR, HALF_DAY, DAY = 3_600, 43_200, 86_400
 DAY_ZERO = 25_569  # 1 January 1970 in the spreadsheet's count of days
 Sheet = Sequence[Mapping[str, str]]  # rows of cells by column letter
+MOST_TEXT = 1 << 25  # bytes of a part of the log, which has 36 rows
 LOG = "Processed_data/Time_logs.xlsx"
 
 
@@ -78,6 +80,12 @@ class StressPredict(Recorded):
                 raise CommunisError(f"{person}: expected a folder S01 to S35, one per person")
             streams = {m: _sensed(person / f"{name}.csv") for m, name in FILES.items()}
             begin = min(start for start, _, _ in streams.values())
+            for m, (start, _, _) in streams.items():
+                if start - begin > DAY:
+                    raise CommunisError(
+                        f"{person / FILES[m]}.csv, line 1: begins {start - begin:.0f} s after "
+                        "another of this person's files, expected a day at most; get it again"
+                    )
             found = {
                 m: Stream(values / COUNTS_PER_G if m == "acc" else values, rate, start - begin)
                 for m, (start, rate, values) in streams.items()
@@ -165,32 +173,54 @@ def _logged(person: Path, log: Sheet, begin: float) -> Array:
 
 
 def _next(column: str) -> str:
-    """The column right of one that starts a task holds its end."""
-    return chr(ord(column) + 1)
+    """The column right of one that starts a task holds its end; right of Z is AA."""
+    number = 0
+    for letter in column:
+        number = 26 * number + 1 + ascii_uppercase.index(letter)
+    letters = ""
+    rest = number + 1
+    while rest:
+        rest, last = divmod(rest - 1, 26)
+        letters = ascii_uppercase[last] + letters
+    return letters
 
 
 def sheet(path: Path) -> Sheet:
     """The rows of a workbook's first sheet, by column letter, as text; empty cells are left out."""
-    try:
+    with reading(path, "workbook", "it says when which task took place: get it again"):
         with zipfile.ZipFile(path) as parts:
-            texts = _xml(parts, "xl/sharedStrings.xml")
-            rows = _xml(parts, "xl/worksheets/sheet1.xml")
-    except (OSError, KeyError, zipfile.BadZipFile, ElementTree.ParseError) as error:
+            texts = _xml(path, parts, "xl/sharedStrings.xml")
+            rows = _xml(path, parts, "xl/worksheets/sheet1.xml")
+        shared = ["".join(part.text or "" for part in text.findall(".//{*}t")) for text in texts]
+        return [_cells(row, shared) for row in rows.findall(".//{*}row")]
+
+
+def _cells(row: ElementTree.Element, shared: Sequence[str]) -> dict[str, str]:
+    cells = {}
+    for cell in row.findall("{*}c"):
+        value = cell.findtext("{*}v")
+        if value is None:
+            continue
+        place = re.fullmatch(r"([A-Z]{1,3})\d{1,7}", cell.get("r") or "")
+        if not place:
+            raise ValueError(f"a cell at {shortened(str(cell.get('r')))!r}, expected like B7")
+        cells[place[1]] = shared[_index(value)] if cell.get("t") == "s" else value
+    return cells
+
+
+def _index(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError(f"text number {number}")
+    return number
+
+
+def _xml(path: Path, parts: zipfile.ZipFile, name: str) -> ElementTree.Element:
+    """A part of a workbook, which is an archive: what it announces is weighed first."""
+    size = parts.getinfo(name).file_size
+    if size > MOST_TEXT:
         raise CommunisError(
-            f"{path}: cannot be read ({error}); it says when which task took place"
-        ) from None
-    shared = ["".join(part.text or "" for part in text.findall(".//{*}t")) for text in texts]
-    found = []
-    for row in rows.findall(".//{*}row"):
-        cells = {}
-        for cell in row.findall("{*}c"):
-            value = cell.findtext("{*}v")
-            if value is not None:
-                place = (cell.get("r") or "").rstrip("0123456789")
-                cells[place] = shared[int(value)] if cell.get("t") == "s" else value
-        found.append(cells)
-    return found
-
-
-def _xml(parts: zipfile.ZipFile, name: str) -> ElementTree.Element:
+            f"{path}: {name} in it announces {size} bytes, expected at most {MOST_TEXT}; it is not "
+            "the official log: get it again"
+        )
     return ElementTree.fromstring(parts.read(name))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from communis import memory
 from communis.core import CommunisError
 from communis.recordings.about import About
 from communis.recordings.recording import Array
@@ -44,6 +45,13 @@ class Synthetic:
             raise CommunisError("noise must be at least 0, skew positive, missing in [0, 1)")
 
     def load(self, streams: Streams) -> Windows:
+        values = self.modalities * self.channels * self.steps * (self.windows * self.clients + 3)
+        classes = self.classes * (self.clients + 24 * self.channels * self.steps + self.classes)
+        memory.require(
+            4 * values + 24 * values / self.modalities + 8 * classes,
+            f"data: {self.windows:,} windows for each of {self.clients:,} clients",
+            "data.clients, windows, modalities, channels, steps or classes",
+        )
         rng = streams.generator("data")
         n = self.clients * self.windows
         owner = np.repeat(np.arange(self.clients), self.windows)

@@ -210,7 +210,10 @@ def _stream(path: Path, rows: Array, lines: Array, site: str, sensor: str) -> St
     if sensed.sum() < 2 or times[sensed][-1] <= 0:
         return None
     rate, gap = (PHONE_RATE, PHONE_GAP) if site == PHONE else (TAG_RATE, TAG_GAP)
-    return on_grid(times[sensed], rows[sensed, 2:5], rate, gap)
+    try:
+        return on_grid(times[sensed], rows[sensed, 2:5], rate, gap)
+    except CommunisError as error:
+        raise CommunisError(f"{path}: {site}_{sensor}: {error}") from None
 
 
 def latest(stamps: Array, period: float) -> Array:

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -67,17 +68,19 @@ def read(path: Path) -> Dataset:
 def recordings(path: Path) -> Iterator[Recording]:
     """The file is a pickle, so nothing of it is unpacked before its hash is known to be right."""
     try:
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        content = path.read_bytes()
     except OSError as error:
         raise CommunisError(
             f"{path}: {error.strerror}; reinstall with: pip install --force-reinstall seglearn"
         ) from None
+    found = hashlib.sha256(content).hexdigest()
     if found != SHA256:
         raise CommunisError(
             f"{path}: sha256 is {found}, expected {SHA256}; "
             "reinstall with: pip install --force-reinstall seglearn==1.2.5"
         )
-    raw = np.load(path, allow_pickle=True).item()
+    # The bytes that were hashed: the file may be another one by now.
+    raw = np.load(BytesIO(content), allow_pickle=True).item()
     columns = zip(raw["X"], raw["y"], raw["subject"], raw["side"], strict=True)
     for number, (x, y, subject, side) in enumerate(columns):
         yield Recording(

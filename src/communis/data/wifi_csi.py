@@ -28,7 +28,7 @@ import numpy as np
 
 from communis.core import CommunisError
 from communis.recordings.about import About
-from communis.recordings.files import matching, numbers
+from communis.recordings.files import array, matching, numbers
 from communis.recordings.matlab import matlab
 from communis.recordings.recording import Array, Dataset, Recording, Stream
 from communis.recordings.source import Recorded
@@ -161,10 +161,7 @@ def packets(path: Path, order: Literal["centred", "fft"]) -> tuple[Array, bool]:
             return _esp32(path)[:, None], True
         found = _rows(path, head)
     elif path.suffix == ".npy":
-        try:
-            found = np.load(path, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise CommunisError(f"{path}: not a readable .npy file: {error}") from None
+        found = array(path)
     elif path.suffix == ".mat":
         found = matlab(path, "csi")["csi"]
     else:

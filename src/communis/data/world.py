@@ -83,6 +83,7 @@ class World(Sensors):
             )
 
     def load(self, streams: Streams) -> Windows:
+        self.require_memory(self.clients * self.windows)
         homes = [
             room(streams.generator("world.room", i), self.room_shift) for i in range(self.rooms)
         ]

@@ -17,6 +17,8 @@ from communis.extras import command
 from communis.fetch.download import download
 from communis.fetch.unpack import (
     MOST_NESTED,
+    TARS,
+    YOURSELF,
     ArchiveError,
     Budget,
     Progress,
@@ -122,9 +124,10 @@ def _settle(
     try:
         content = staged / "content"
         content.mkdir(parents=True)
+        budget = Budget()
         for source in sources:
-            _lay_out(source, content, progress)
-        content = _opened(content, about)
+            _lay_out(source, content, progress, budget)
+        content = _opened(content, about, budget)
         if not _found(content, about):
             some = ", ".join(str(p.relative_to(content)) for p in _files(content)[:3]) or "nothing"
             raise CommunisError(
@@ -154,21 +157,21 @@ def _names(downloads: Sequence[Download]) -> list[str]:
     return [f"{i}-{name}" if same else name for i, name in enumerate(names, start=1)]
 
 
-def _lay_out(source: Path, content: Path, progress: Progress) -> None:
+def _lay_out(source: Path, content: Path, progress: Progress, budget: Budget) -> None:
     if source.is_dir():
         need(sum(path.stat().st_size for path in _files(source)), content)
         shutil.copytree(source, content, dirs_exist_ok=True)
     elif is_archive(source):
-        unpack(source, content, progress)
+        unpack(source, content, progress, budget)
     else:
         need(source.stat().st_size, content)
         shutil.copy2(source, content / source.name)
 
 
-def _opened(content: Path, about: About) -> Path:
+def _opened(content: Path, about: About, budget: Budget) -> Path:
     """The folder in which the expected files are: archives in archives are unpacked, and a single
     folder around everything is left out, as long as files are missing."""
-    budget, depth = Budget(), 0
+    depth = 0
     while True:
         expected = set(_matching(content, about))
         if expected and len(expected) >= about.count:
@@ -177,10 +180,9 @@ def _opened(content: Path, about: About) -> Path:
         depth += bool(inner)
         for archive in inner:
             if depth > MOST_NESTED:
-                raise ArchiveError(
-                    archive,
-                    f"an archive within {MOST_NESTED} others, as no dataset has; if it is one, "
-                    "unpack it yourself and give the folder instead",
+                raise CommunisError(
+                    f"{archive.name}: an archive within {MOST_NESTED} others, as no dataset has; "
+                    f"{YOURSELF}"
                 )
             nested(archive, budget)
         top = list(content.iterdir())
@@ -191,7 +193,7 @@ def _opened(content: Path, about: About) -> Path:
 
 
 def _inner_archive(path: Path) -> bool:
-    return path.name.lower().endswith((".zip", ".tar.gz", ".tgz", ".tar"))
+    return path.name.lower().endswith((".zip", *TARS))
 
 
 def _files(folder: Path) -> list[Path]:

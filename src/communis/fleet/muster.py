@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from communis import device
+from communis import device, memory
 from communis.availability import timeline
 from communis.availability.draw import draw
 from communis.availability.dropout import Dropout
@@ -101,7 +101,9 @@ class FleetConfig:
                 )
             if self.embedding % 2 and ZOO[name].fusion == "mean":
                 raise CommunisError(f"embedding = {self.embedding}: {name} needs an even number")
-            self._architecture(name).check()
+            kind = self._architecture(name)
+            self._require_memory(name, kind)
+            kind.check()
         if self.weights and not any(ZOO[name].pretrained for name in named):
             raise CommunisError(f"weights: none of the models ({', '.join(named)}) needs any")
         idle = {*changed(self.sglt, Sglt())}.difference(*(ZOO[name].follows for name in named))
@@ -112,7 +114,31 @@ class FleetConfig:
                 f"leave it out, or choose a model that follows it: {able}"
             )
 
+    def _require_memory(self, name: str, kind: Architecture) -> None:
+        """Refuses layers beyond memory, in four copies: model, gradients, what is sent and the
+        server's. A layer on tokens has twelve square matrices and its random features."""
+        width, sglt = float(kind.embedding_size), kind.sglt
+        numbers = 1024 * width + (4 * width**2 if kind.fusion == "mean" else 0)
+        if kind.follows:
+            features = sglt.features or width
+            numbers = sglt.layers * (12 * width**2 + 6 * features * width + 1000)
+            numbers += sglt.operator_rank * width
+        memory.require(
+            16 * numbers, f"models: {name}", "fleet.embedding, or layers and features in fleet.sglt"
+        )
+
     def make(self, windows: Windows, partition: Partition, streams: Streams) -> Fleet:
+        asked = max(partition.clients, partition.per_owner)
+        if asked > len(windows):
+            raise CommunisError(
+                f"partition: {asked:,} clients, but there are {len(windows):,} windows in all: "
+                "lower partition.clients or per_owner"
+            )
+        memory.require(
+            8.0 * self.test_draws * len(windows) * len(windows.modalities),
+            f"fleet.test_draws = {self.test_draws:,}",
+            "it, or data.windows",
+        )
         client_of = partition.clients_of(windows, streams)
         clients = int(client_of.max()) + 1
         if self.targets == "standard":

@@ -14,8 +14,9 @@ from torch import nn
 
 from communis.core import CommunisError
 from communis.own.manifest import Column, Files, Part
-from communis.own.tables import TEXT, header
+from communis.own.tables import PLAIN, TEXT, WHOLE, header, parquet, rows_of
 from communis.own.units import unit_name
+from communis.recordings.files import reading
 from communis.recordings.recording import Array
 
 if TYPE_CHECKING:
@@ -51,13 +52,16 @@ def written(path: Path) -> Files:
     """How a text file is written: delimiter, decimal mark, header."""
     if path.suffix.lower() not in TEXT:
         return Files(header=path.suffix.lower() != ".npy")
-    try:
+    with reading(path, "text file", PLAIN):
         with path.open(encoding="utf-8-sig", newline="") as lines:
             start = [line for line, _ in zip(lines, range(50), strict=False) if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommunisError(f"{path}: cannot be read: {error}") from None
-    if not start:
-        raise CommunisError(f"{path}: empty")
+        if not start:
+            raise CommunisError(f"{path}: empty")
+        return _way_of_writing(start)
+
+
+def _way_of_writing(start: list[str]) -> Files:
+    """As the first lines of a file tell it."""
 
     def cells(mark: str) -> int:
         """Columns with this delimiter; 0 if lines differ."""
@@ -119,14 +123,13 @@ def _sample(path: Path, how: Files) -> pd.DataFrame:
     names = header(path, how)
     keys: list[Any] = list(names) if how.header else list(range(len(names)))
     if path.suffix.lower() == ".npy":
-        found = pd.DataFrame(np.asarray(np.load(path, mmap_mode="r")[:ROWS]).reshape(-1, len(keys)))
+        found = pd.DataFrame(np.asarray(rows_of(path)[:ROWS]))
     elif path.suffix.lower() == ".parquet":
-        from pyarrow.parquet import ParquetFile
-
-        batches = (b.to_pandas(ignore_metadata=True) for b in ParquetFile(path).iter_batches(ROWS))
-        found = next(batches, pd.DataFrame(columns=keys))
+        with reading(path, "Parquet file", WHOLE):
+            batches = (b.to_pandas(ignore_metadata=True) for b in parquet(path).iter_batches(ROWS))
+            found = next(batches, pd.DataFrame(columns=keys))
     else:
-        try:
+        with reading(path, "table", PLAIN):
             found = pd.read_csv(
                 path,
                 sep=how.delimiter,
@@ -137,8 +140,6 @@ def _sample(path: Path, how: Files) -> pd.DataFrame:
                 names=list(range(len(keys))),
                 index_col=False,
             )
-        except (ValueError, OSError) as error:  # pandas' parser errors are ValueErrors
-            raise CommunisError(f"{path}: cannot be read: {error}") from None
     if not len(found):
         raise CommunisError(f"{path}: holds no rows")
     return found.set_axis(keys, axis=1)
@@ -250,7 +251,8 @@ def _unit(name: str, columns: list[Column], values: Array) -> str:
     if said:
         return unit_name(said[1], name)
     if "acc" in name and len(columns) == 3 and np.isfinite(values).all(1).any():
-        length = float(np.nanmedian(np.linalg.norm(values, axis=1)))
+        with np.errstate(over="ignore"):  # a damaged value
+            length = float(np.nanmedian(np.linalg.norm(values, axis=1)))
         return "g" if 0.8 < length < 1.25 else "m/s2" if 8 < length < 12 else "a.u."
     return UNITS.get(name, "a.u.")
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from communis.core import CommunisError
+from communis.recordings.files import reading
 from communis.recordings.recording import nameable
 from communis.schema import build
 
@@ -227,11 +228,12 @@ def load(folder: Path) -> Manifest:
             f"{folder}: no {NAME} that says what the files hold; `communis data init {folder}` "
             "writes a first one"
         )
-    try:
+    with reading(path, "manifest", "docs/reference/data/own.md has its keys"):
         table = tomllib.loads(path.read_text("utf-8"))
-        manifest: Manifest = build(Manifest, table, "")
-    except (CommunisError, tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise CommunisError(f"{path}: {error}") from None
+        try:
+            manifest: Manifest = build(Manifest, table, "")
+        except CommunisError as error:
+            raise CommunisError(f"{path}: {error}") from None
     return manifest
 
 

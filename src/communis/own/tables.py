@@ -16,11 +16,14 @@ import numpy as np
 from communis.core import CommunisError
 from communis.own.manifest import Column, Files
 from communis.plugins import nearest
-from communis.recordings.files import shaped
+from communis.recordings.files import array, reading, shaped, shortened
+from communis.recordings.memory import room
 from communis.recordings.recording import Array
 
 TEXT = (".csv", ".tsv", ".txt")
 NOTHING = {"", "nan", "na", "n/a", "none"}  # cells without a word, in any case
+WHOLE = "it may have been cut short, or two of its columns have one name"
+PLAIN = "expected lines of plain text in UTF-8, in which no cell is longer than 131,072 characters"
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
@@ -58,16 +61,14 @@ def word(value: object) -> str:
 def header(path: Path, how: Files) -> tuple[str, ...]:
     """The names of the columns; numbers as text where there are none."""
     if path.suffix.lower() == ".npy":
-        return tuple(str(i) for i in range(_array(path).shape[1]))
+        return tuple(str(i) for i in range(rows_of(path).shape[1]))
     if path.suffix.lower() == ".parquet":
-        return tuple(_parquet(path).schema_arrow.names)
+        with reading(path, "Parquet file", WHOLE):
+            return tuple(parquet(path).schema_arrow.names)
     if path.suffix.lower() not in TEXT:
         raise CommunisError(f"{path}: not a CSV, Parquet or NPY file by its ending")
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as lines:
-            row = next(csv.reader(islice(lines, how.skip, None), delimiter=how.delimiter), None)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise CommunisError(f"{path}: cannot be read: {error}") from None
+    with reading(path, "text file", PLAIN), path.open(encoding="utf-8-sig", newline="") as lines:
+        row = next(csv.reader(islice(lines, how.skip, None), delimiter=how.delimiter), None)
     if not row:
         raise CommunisError(f"{path}: empty")
     return tuple(c.strip() if how.header else str(i) for i, c in enumerate(row))
@@ -87,7 +88,7 @@ def read(
     as_text = {place[c] for c in words} | set(clock if how.time_unit == "date" else [])
     wanted = sorted({*place.values(), *clock})
     if path.suffix.lower() == ".npy":
-        columns, first = {i: _array(path)[:, i] for i in wanted}, 0
+        columns, first = {i: rows_of(path)[:, i] for i in wanted}, 0
     elif path.suffix.lower() == ".parquet":
         columns, first = _from_parquet(path, names, wanted), 0
     else:
@@ -133,16 +134,20 @@ def _from_text(
         column_types=types, include_columns=[keys[i] for i in wanted], decimal_point=how.decimal
     )
     options.null_values = [*options.null_values, "None", " "]
-    try:
-        table = arrow.read_csv(
-            path,
-            arrow.ReadOptions(column_names=keys, skip_rows=how.skip + how.header),
-            arrow.ParseOptions(delimiter=how.delimiter),
-            options,
-        )
-    except (pa.ArrowException, OSError) as error:
-        found = _bad_line(path, how, names, [i for i in wanted if i not in as_text])
-        raise CommunisError(found or f"{path}: cannot be read: {error}") from None
+    with reading(path, "text file", PLAIN):
+        room(path, path.stat().st_size, "its text")
+        try:
+            table = arrow.read_csv(
+                path,
+                arrow.ReadOptions(column_names=keys, skip_rows=how.skip + how.header),
+                arrow.ParseOptions(delimiter=how.delimiter),
+                options,
+            )
+        except pa.ArrowException:
+            found = _bad_line(path, how, names, [i for i in wanted if i not in as_text])
+            if not found:
+                raise
+            raise CommunisError(found) from None
     return {i: table.column(keys[i]) for i in wanted}
 
 
@@ -164,52 +169,47 @@ def _bad_line(path: Path, how: Files, names: Sequence[str], numeric: Sequence[in
                     float(row[i].replace(how.decimal, ".") or "nan")
                 except ValueError:
                     if row[i].strip().lower() not in NOTHING | {"null", "#n/a"}:
-                        return f"{where}: {row[i]!r} in column {names[i]!r} is not a number"
+                        cell = shortened(row[i])
+                        return f"{where}: {cell!r} in column {names[i]!r} is not a number"
     return ""
 
 
 def _from_parquet(path: Path, names: Sequence[str], wanted: Sequence[int]) -> dict[int, Any]:
-    try:
-        table = _parquet(path).read(columns=[names[i] for i in wanted])
+    with reading(path, "Parquet file", WHOLE):
+        file = parquet(path)
+        # Few bytes can stand for any number of equal values. What the file tells of single columns
+        # is left alone: pyarrow aborts the process where that is damaged.
+        rows = file.metadata.num_rows
+        room(path, 8 * rows * len(wanted), f"{rows} rows x {len(wanted)} columns")
+        table = file.read(columns=[names[i] for i in wanted])
         return {i: table.column(names[i]) for i in wanted}
-    except Exception as error:  # damage shows as many kinds of error, a name used twice too
-        raise CommunisError(f"{path}: cannot be read: {error}") from None
 
 
-def _parquet(path: Path) -> Any:
-    from pyarrow import ArrowException
+def parquet(path: Path) -> Any:
     from pyarrow.parquet import ParquetFile
 
-    try:
+    with reading(path, "Parquet file", WHOLE):
         return ParquetFile(path)
-    except (ArrowException, OSError) as error:
-        raise CommunisError(f"{path}: not a readable Parquet file ({error})") from None
 
 
-def _array(path: Path) -> Array:
-    try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise CommunisError(
-            f"{path}: not a readable array of numbers ({error}); it may have been cut short"
-        ) from None
+def rows_of(path: Path) -> Array:
+    """The array of a NumPy file, (rows, columns), mapped into memory."""
+    found = array(path, mapped=True)
     found = found[:, None] if found.ndim == 1 else found
-    if found.dtype.kind not in "iufb":
-        raise CommunisError(f"{path}: an array of {found.dtype}, expected numbers")
     return shaped(path, found, None, None)
 
 
 def _floats(table: Table, names: Sequence[str], column: Any, index: int) -> Array:
-    if isinstance(column, np.ndarray):
-        return column.astype(np.float32)
     import pyarrow as pa
 
     try:
-        return np.asarray(column.cast(pa.float64()).to_numpy().astype(np.float32))
+        values = column if isinstance(column, np.ndarray) else column.cast(pa.float64()).to_numpy()
     except pa.ArrowException as error:
         raise CommunisError(
             f"{table.path}: column {names[index]!r} does not hold numbers ({error})"
         ) from None
+    with np.errstate(over="ignore"):  # what is too large for float32 is taken as missing
+        return np.asarray(values, np.float32)
 
 
 def _words(table: Table, names: Sequence[str], column: Any, index: int) -> Words:
@@ -249,7 +249,8 @@ def _seconds(table: Table, column: Any, unit: str) -> Array:
     elif isinstance(column, np.ndarray):
         seconds = column * SECONDS[unit]
     else:
-        seconds = column.cast(pa.float64()).to_numpy() * SECONDS[unit]
+        with reading(table.path, "column of time stamps", "mend the column that files.time names"):
+            seconds = column.cast(pa.float64()).to_numpy() * SECONDS[unit]
     bad = ~np.isfinite(seconds)
     if bad.any():
         raise CommunisError(f"{table.at(int(bad.argmax()))}: no readable time stamp")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from communis.exchange import Ask, Scored
 from communis.recordings.recording import Array
 from communis.run import Run
 from communis.runfolder import RunFolder
+from communis.scratch import Scratch
 from communis.streams import Streams
 
 BATCH = 256
@@ -128,8 +128,8 @@ def membership(folder: Path, told: Callable[[int, int], None] | None = None) -> 
     except (safetensors.SafetensorError, OSError) as error:
         raise CommunisError(f"{folder}: its checkpoint cannot be read ({error})") from None
     config = load(str(folder / "config.toml"))
-    with tempfile.TemporaryDirectory(prefix="communis-probe-") as scratch:
-        copied = Path(scratch) / "run"  # opening a run writes
+    with Scratch() as scratch:
+        copied = scratch / "run"  # opening a run writes
         shutil.copytree(folder, copied)
         trained, untrained = _losses(config, copied, told)
     return compare(trained, untrained, Streams(config.seed))

@@ -26,9 +26,9 @@ from communis.recordings.cut import Cut, Piece, pieces
 from communis.recordings.files import home
 from communis.recordings.recording import Array, Dataset, Kind, Recording
 from communis.recordings.windows import ORIGIN, TRAIN, Windows
+from communis.scratch import Scratch
 
 log = logging.getLogger("communis")
-DAY = 86_400.0
 DIGEST = 12  # bytes
 
 
@@ -134,42 +134,41 @@ class _Writer:
 
 
 def _write(dataset: Dataset, how: Cut, place: Path) -> None:
-    part = place.with_name(f"{place.name}.part{os.getpid()}")
-    _tidy(place.parent)
-    writer = _Writer(part)
+    """The folder `place` holds the windows: they are written beside it and moved there as a
+    whole."""
     try:
-        part.mkdir(parents=True)
-        origin, target = _collect(dataset, how, writer)
-        for m, flags in writer.present.items():
-            _save(part / f"{m}.present.npy", np.concatenate(flags))
-        for name, values in (*origin.items(), ("target", target)):
-            _save(part / f"{name}.npy", values)
-        sizes = {path.name: path.stat().st_size for path in sorted(part.iterdir())}
-        meta = {"count": writer.count, "shapes": writer.shapes, "kinds": writer.kinds}
-        _replace(part / "meta.json", json.dumps({**meta, "sizes": sizes}, indent=1).encode())
-        if _opened(dataset, how, place) is None:  # else another process was faster
-            shutil.rmtree(place, ignore_errors=True)
-            try:
-                part.rename(place)
-            except OSError:
-                if _opened(dataset, how, place) is None:
-                    raise
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with Scratch(place.parent, variable="COMMUNIS_DATA") as scratch:
+            part = scratch / "windows"
+            _fill(dataset, how, part)
+            if _opened(dataset, how, place) is None:  # else another process was faster
+                shutil.rmtree(place, ignore_errors=True)
+                try:
+                    part.rename(place)
+                except OSError:
+                    if _opened(dataset, how, place) is None:
+                        raise
     except OSError as error:
         raise CommunisError(
-            f"{part.parent}: windows cannot be kept there: {error.strerror or error}; "
+            f"{place.parent}: windows cannot be kept there: {error.strerror or error}; "
             "set the environment variable COMMUNIS_DATA to a folder with room"
         ) from None
+
+
+def _fill(dataset: Dataset, how: Cut, part: Path) -> None:
+    part.mkdir()
+    writer = _Writer(part)
+    try:
+        origin, target = _collect(dataset, how, writer)
     finally:
         writer.close()
-        shutil.rmtree(part, ignore_errors=True)
-
-
-def _tidy(folder: Path) -> None:
-    """Removes what runs that were killed have left behind."""
-    for path in folder.glob("*.part*"):
-        with suppress(OSError):
-            if time.time() - path.stat().st_mtime > DAY:
-                shutil.rmtree(path, ignore_errors=True)
+    for m, flags in writer.present.items():
+        _save(part / f"{m}.present.npy", np.concatenate(flags))
+    for name, values in (*origin.items(), ("target", target)):
+        _save(part / f"{name}.npy", values)
+    sizes = {path.name: path.stat().st_size for path in sorted(part.iterdir())}
+    meta = {"count": writer.count, "shapes": writer.shapes, "kinds": writer.kinds}
+    _replace(part / "meta.json", json.dumps({**meta, "sizes": sizes}, indent=1).encode())
 
 
 def _collect(dataset: Dataset, how: Cut, writer: _Writer) -> tuple[dict[str, Array], Array]:

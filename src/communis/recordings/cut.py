@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from communis.core import CommunisError, Modality
+from communis.recordings.memory import room
 from communis.recordings.recording import UNLABELLED, Array, Dataset, Kind, Recording, Stream
 from communis.recordings.resample import resampled
 
@@ -60,6 +62,7 @@ def pieces(dataset: Dataset, how: Cut) -> Iterator[tuple[Recording, Piece]]:
 
 def _piece(recording: Recording, how: Cut) -> Piece:
     count = int((recording.seconds - how.seconds) / how.step + 1e-6) + 1
+    room("its windows", max(0, count) * _bytes(recording, how), f"{count} of {how.seconds:g} s")
     starts = np.arange(count if recording.seconds > how.seconds * (1 - 1e-6) else 0) * how.step
     target = _targets(recording.target, starts, how.seconds)
     labelled = target != UNLABELLED if target.ndim == 1 else np.isfinite(target).all(1)
@@ -82,6 +85,14 @@ def _piece(recording: Recording, how: Cut) -> Piece:
         target[some],
         starts[some],
     )
+
+
+def _bytes(recording: Recording, how: Cut) -> float:
+    """What a window of all modalities takes."""
+    values = sum(
+        (how.rate or s.rate) * math.prod(s.values.shape[1:]) for s in recording.streams.values()
+    )
+    return 8 + 4 * how.seconds * values
 
 
 def sensed(windows: Array, kind: Kind) -> Array:
@@ -129,7 +140,8 @@ def _laid_out(windows: Array, kind: Kind) -> Array:
         return np.ascontiguousarray(np.moveaxis(windows, -1, 1))
     if kind == "points":
         moved = windows.transpose(0, 2, 3, 1)
-        return np.ascontiguousarray(moved).reshape(*moved.shape[:2], -1)
+        count, features, frames, points = moved.shape
+        return np.ascontiguousarray(moved).reshape(count, features, frames * points)
     return windows
 
 

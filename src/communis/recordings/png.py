@@ -8,29 +8,38 @@ from pathlib import Path
 
 import numpy as np
 
-from communis.core import CommunisError
+from communis.recordings.files import reading
+from communis.recordings.memory import room
 from communis.recordings.recording import Array
+
+BYTES_PER_PIXEL = 16  # that undoing the filters takes, the slanted copies included
 
 
 def grey16(path: Path) -> Array:
     """The pixels of a PNG image of 16 bit grey, (height, width) uint16."""
-    data, chunks, at = path.read_bytes(), [], 8
-    try:
-        while at < len(data):
-            length, name = struct.unpack(">I4s", data[at : at + 8])
-            chunks.append((name, data[at + 8 : at + 8 + length]))
-            at += 12 + length
+    with reading(path, "PNG image"):
+        chunks = _chunks(path.read_bytes())
         width, height, *form = struct.unpack(">IIBBBBB", chunks[0][1])
         if form != [16, 0, 0, 0, 0]:
             raise ValueError("expected 16 bit grey without interlacing")
-        packed = zlib.decompress(b"".join(body for name, body in chunks if name == b"IDAT"))
-        rows = np.frombuffer(packed, np.uint8).reshape(height, 1 + 2 * width)
+        room(path, BYTES_PER_PIXEL * height * (width + height), f"an image of {width} x {height}")
+        packed = b"".join(body for name, body in chunks if name == b"IDAT")
+        size = height * (1 + 2 * width)
+        data = zlib.decompressobj().decompress(packed, size + 1)  # no more than was weighed
+        rows = np.frombuffer(data, np.uint8).reshape(height, 1 + 2 * width)
         pixels = _unfiltered(rows[:, 1:].reshape(height, width, 2), rows[:, 0])
-    except (struct.error, zlib.error, IndexError, ValueError) as error:
-        raise CommunisError(
-            f"{path}: not a readable PNG image ({error}); it may have been cut short: get it again"
-        ) from None
     return np.ascontiguousarray(pixels).view(">u2")[..., 0]
+
+
+def _chunks(data: bytes) -> list[tuple[bytes, bytes]]:
+    """Names and bodies."""
+    chunks = []
+    at = 8
+    while at < len(data):
+        length, name = struct.unpack(">I4s", data[at : at + 8])
+        chunks.append((name, data[at + 8 : at + 8 + length]))
+        at += 12 + length
+    return chunks
 
 
 def _unfiltered(filtered: Array, kinds: Array) -> Array:

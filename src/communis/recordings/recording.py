@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from communis.core import CommunisError, Modality, Task
+from communis.recordings.memory import room
 
 Array = NDArray[Any]
 Kind = Literal["series", "csi", "points", "image"]
@@ -77,6 +78,7 @@ class Dataset:
 # Of a step: how far a time stamp may lie before the place it is meant for. Seconds since 1970 are
 # rounded to 2.4e-7, which is more than a millionth of a step from 5 Hz on.
 ROUNDED = 1e-3
+GRID_BYTES = 40  # of a step and channel, while a grid is filled: five arrays of float64
 
 
 def on_grid(times: Array, values: Array, rate: float, longest_gap: float) -> Stream:
@@ -87,7 +89,10 @@ def on_grid(times: Array, values: Array, rate: float, longest_gap: float) -> Str
     """
     if len(times) < 2 or np.diff(times).min() < 0:
         raise CommunisError("time stamps must be two or more and must not go back")
-    grid = np.arange(int(np.floor(times[-1] * rate + ROUNDED)) + 1) / rate
+    steps = times[-1] * rate + ROUNDED
+    size = GRID_BYTES * (1 + values.shape[1]) * steps
+    room("time stamps", size, f"a steady grid of {times[-1]:g} s at {rate:g} Hz")
+    grid = np.arange(int(np.floor(steps)) + 1) / rate
     after = np.clip(np.searchsorted(times, grid), 1, len(times) - 1)
     step = times[after] - times[after - 1]
     share = np.divide(grid - times[after - 1], step, out=np.zeros_like(grid), where=step > 0)

@@ -8,16 +8,19 @@ on disk and mapped into memory; the split is made anew each time, for it costs n
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from communis.core import CommunisError
 from communis.recordings.about import About
 from communis.recordings.cache import kept, key
 from communis.recordings.cut import Cut
-from communis.recordings.files import home, matching
-from communis.recordings.recording import Dataset
+from communis.recordings.files import home, matching, reading
+from communis.recordings.recording import Dataset, Recording
 from communis.recordings.splits import SplitKind, Splits
 from communis.recordings.windows import Windows
 from communis.streams import Streams
@@ -80,12 +83,31 @@ class Recorded:
     def open(self) -> Dataset:
         """The recordings, read as they are asked for."""
         self.files()
-        return self.read(self.place)
+        return self._dataset()
 
     def load(self, streams: Streams) -> Windows:
         kind = key(self.sources(), self.place, self._reading(), self.code())
         place = home() / "windows" / f"{self.name}-{kind}"
-        return self._splits().apply(kept(self.read(self.place), self._cut(), place), streams)
+        return self._splits().apply(kept(self._dataset(), self._cut(), place), streams)
+
+    def _dataset(self) -> Dataset:
+        """What `read` finds; whatever goes wrong on the way is an error with the place."""
+        with reading(self.place, f"{self.name} dataset"):
+            found = self.read(self.place)
+        return replace(found, recordings=self._each(found.recordings))
+
+    def _each(self, recordings: Iterable[Recording]) -> Iterator[Recording]:
+        left = iter(recordings)
+        where = f"{self.place}, the first recording"
+        while True:
+            # A number too large for float32 is taken as missing, like every infinity.
+            quiet = np.errstate(over="ignore", invalid="ignore")
+            with reading(where, f"{self.name} dataset"), quiet:
+                found = next(left, None)
+            if found is None:
+                return
+            yield found
+            where = f"{self.place}, after {found.name}"
 
     def _cut(self) -> Cut:
         return Cut(self.window, self.stride, self.rate)

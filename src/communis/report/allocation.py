@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from html import escape
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
 from communis.compare import grouped
 from communis.finished import Finished
 from communis.groups import modality_of_group
-from communis.report.html import details, heading, legend, note, shaded, table, unfolded
+from communis.markup import stacked
+from communis.report.html import charts, details, heading, legend, note, shaded, table, unfolded
 from communis.report.svg import Curve, band, colour, curves
 from communis.report.words import sized
 
@@ -28,28 +29,29 @@ APART = (
 )
 
 
-def section(runs: Sequence[Finished]) -> str:
+def section(runs: Sequence[Finished]) -> Markup:
     """The runs are those of one cell. Empty where everybody trained everything and nobody noted how
     far clients differ."""
-    maps, everything, charts, shades = dict[str, str](), [], [], dict[str, str]()
+    maps, shades = dict[str, Markup](), dict[str, str]()
+    everything, drawn = [], []
     for name, group in grouped(runs).items():
         logs = [run.log for run in group]
         found = trained(group, logs)
         if len(found) and found["share"].min() < 1:
-            drawn = shaded(over_rounds(found), "group \\ rounds", (0, 1), ".0%")
-            maps[name] = drawn + details("client by client", _clients(group, logs))
+            shares = shaded(over_rounds(found), "group \\ rounds", (0, 1), ".0%")
+            maps[name] = shares + details("client by client", _clients(group, logs))
         elif len(found):
             everything.append(name)
         if lines := _divergence(logs, shades):
-            charts.append(curves(lines, name, "round", "divergence", whole=True, powers=True))
+            drawn.append(curves(lines, name, "round", "divergence", whole=True, powers=True))
     parts = [heading("What was trained"), note(ABOUT), unfolded(maps)] if maps else []
     if maps and everything:
         said = f"With {', '.join(everything)} every owner trained every group in every round."
         parts.append(note(said))
-    if charts:
+    if drawn:
         parts += [heading("How far clients differ"), note(APART), legend(shades)]
-        parts.append(f"<div class='charts'>{''.join(charts)}</div>")
-    return "\n".join(parts)
+        parts.append(charts(*drawn))
+    return stacked(*parts)
 
 
 def trained(group: Sequence[Finished], logs: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -115,13 +117,13 @@ def _span(rounds: Sequence[int]) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def _clients(group: Sequence[Finished], logs: Sequence[pd.DataFrame]) -> str:
+def _clients(group: Sequence[Finished], logs: Sequence[pd.DataFrame]) -> Markup:
     """How many groups a client trained, and how many it had time for."""
     lines = [
-        [f"{row['client']}: {escape(row['kind'])}", sized(row["groups"]), sized(row["budget"])]
+        [f"{row['client']}: {row['kind']}", sized(row["groups"]), sized(row["budget"])]
         for row in per_client(group, logs).reset_index().to_dict("records")
     ]
-    return table(["client", "groups trained<br>in a round", "budget"], lines)
+    return table(["client", "groups trained\nin a round", "budget"], lines)
 
 
 def per_client(group: Sequence[Finished], logs: Sequence[pd.DataFrame]) -> pd.DataFrame:

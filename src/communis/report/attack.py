@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from html import escape
+
+from markupsafe import Markup
 
 from communis.compare import cells, estimate, grouped
 from communis.finished import Finished
+from communis.markup import EMPTY, element, stacked
 from communis.metrics.estimate import FEWEST, Estimate
 from communis.metrics.selection import Select
 from communis.report.courses import courses, recorded
 from communis.report.html import heading, note, table
 from communis.report.warned import listed
-from communis.report.words import attackers, counts, number, plain, quantity
+from communis.report.words import JOINT, attackers, counts, number, plain, quantity
 from communis.robust.attacks import SCALES
 
 ABOUT = (
@@ -44,31 +46,27 @@ def section(
     select: Select,
     shades: Mapping[str, str],
     explained: bool = False,
-) -> str:
+) -> Markup:
     """Empty where no run has attackers. Methods x cells; of a single cell also curves. explained:
     the page says elsewhere how to read it."""
     there = [run for run in runs if attackers(run)]
     if not there:
-        return ""
+        return EMPTY
     changed, moved = changes(runs, metric, select), distances(there)
     parts = [heading("Under attack")]
     if not explained:
         parts += [note(ABOUT), _who(there)]
     if len(cells(runs)) == 1:
         parts.append(_methods(there, changed, moved, metric, select))
-        parts += [] if explained else [note(CHANGE) if changed else "", note(DISTANCE)]
-        return "\n".join(
-            [
-                *parts,
-                courses(there, "attack_distance", "How far attackers moved the aggregate", shades),
-            ]
-        )
+        parts += [] if explained else [note(CHANGE) if changed else EMPTY, note(DISTANCE)]
+        title = "How far attackers moved the aggregate"
+        return stacked(*parts, courses(there, "attack_distance", title, shades))
     if changed:
         title = f"What attackers change of the honest clients' test {plain(metric)}"
-        parts.append(f"<h3>{escape(title)}</h3>{_grid(there, changed, signed)}")
+        parts.append(element("h3", title) + _grid(there, changed, signed))
         parts.append(note(f"{CHANGE} Scores are of {counts(select, metric)}."))
-    parts.append(f"<h3>How far they move the aggregate</h3>{_grid(there, moved, quantity)}")
-    return "\n".join([*parts, note(DISTANCE)])
+    parts.append(element("h3", "How far they move the aggregate"))
+    return stacked(*parts, _grid(there, moved, quantity), note(DISTANCE))
 
 
 def changes(runs: Sequence[Finished], metric: str, select: Select) -> Found:
@@ -123,7 +121,7 @@ def _attacked(runs: Sequence[Finished]) -> dict[tuple[str, str], list[Finished]]
     }
 
 
-def _who(runs: Sequence[Finished]) -> str:
+def _who(runs: Sequence[Finished]) -> Markup:
     """Who attacks and how, by cell and seed."""
     found: dict[tuple[str, str], dict[str, list[str]]] = {}
     for run in [run for some in cells(runs).values() for run in some]:
@@ -133,8 +131,7 @@ def _who(runs: Sequence[Finished]) -> str:
     lines = []
     for (place, how), by_who in found.items():
         named = [f"{who} (seed {', '.join(dict.fromkeys(s))})" for who, s in by_who.items()]
-        said = "<br>".join(named if len(named) > 1 else by_who)
-        lines.append([escape(place), escape(how), said])
+        lines.append([place, how, "\n".join(named if len(named) > 1 else by_who)])
     first = 0 if any(place for place, _ in found) else 1  # without a grid there are no cells
     heads = ["cell", "attack", "clients that attack"][first:]
     return table(heads, [line[first:] for line in lines], text=range(3))
@@ -172,13 +169,13 @@ def _rule(runs: Sequence[Finished]) -> str:
 
 def _methods(
     runs: Sequence[Finished], changed: Found, moved: Found, metric: str, select: Select
-) -> str:
+) -> Markup:
     """One line per method of a single cell."""
-    heads = ["method", "rule", f"test {escape(plain(metric))}<br>of the honest"]
-    heads += ["change under<br>attack"] * bool(changed) + ["aggregate<br>moved by"]
+    heads = ["method", "rule", f"test {plain(metric)}\nof the honest"]
+    heads += ["change under\nattack"] * bool(changed) + ["aggregate\nmoved by"]
     lines = []
     for (name, place), group in _attacked(runs).items():
-        line = [escape(name), _rule(group), number(estimate(group, metric, select))]
+        line = [name, _rule(group), number(estimate(group, metric, select))]
         if changed:
             found = changed.get((name, place))
             line.append(signed(found) if found else "-")
@@ -186,13 +183,13 @@ def _methods(
     return table(heads, lines, text=(0, 1))
 
 
-def _grid(runs: Sequence[Finished], found: Found, show: Callable[[Estimate], str]) -> str:
+def _grid(runs: Sequence[Finished], found: Found, show: Callable[[Estimate], str]) -> Markup:
     """Methods x cells with attackers."""
     places = list(cells(runs))
-    heads = ["method", "rule", *(escape(place).replace(", ", "<br>") for place in places)]
+    heads = ["method", "rule", *(place.replace(", ", "\n") for place in places)]
     lines = [
         [
-            *(escape(name), _rule(group)),
+            *(name, _rule(group)),
             *(show(found[name, p]) if (name, p) in found else "-" for p in places),
         ]
         for name, group in grouped(runs).items()
@@ -204,5 +201,5 @@ def signed(change: Estimate) -> str:
     """A change in words, with ~ where it may be none, and with ? where seeds are too few to say."""
     text = f"+{number(change)}" if change.mean >= 0 else number(change)
     if math.isfinite(change.mean) and change.seeds < FEWEST:
-        return f"{text}&nbsp;?"
-    return f"{text}&nbsp;~" if abs(change.mean) <= change.half_width else text
+        return f"{text}{JOINT}?"
+    return f"{text}{JOINT}~" if abs(change.mean) <= change.half_width else text

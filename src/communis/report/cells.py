@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
 import pandas as pd
+from markupsafe import Markup
 
 from communis.cells import Line, lines, mark
 from communis.compare import LEADING, cells, estimate, grouped, metrics
 from communis.finished import Finished
+from communis.markup import EMPTY, Content, element
 from communis.metrics.estimate import better
 from communis.metrics.selection import Select
 from communis.report.comparison import selections
-from communis.report.html import heading, note, shaded, table
-from communis.report.words import counts, how_to_read, number, plain
+from communis.report.html import figure, heading, note, row, shaded, table
+from communis.report.words import JOINT, counts, how_to_read, number, plain
 
 CALIBRATION = ("nll", "brier", "ece")
 
 
-def sections(runs: Sequence[Finished], metric: str, select: Select) -> list[str]:
+def sections(runs: Sequence[Finished], metric: str, select: Select) -> list[Markup]:
     found, label = lines(runs, metric, select), plain(metric)
     return [
         heading(f"Test {label} of every method in every cell"),
@@ -28,22 +29,22 @@ def sections(runs: Sequence[Finished], metric: str, select: Select) -> list[str]
         note(how_to_read(runs, found, metric, select)),
         heading(f"Test {label} as maps"),
         note("One map per method, all with the same shades: the darker, the higher."),
-        *_maps(found, runs, metric),
+        _maps(found, runs, metric),
         _others(found, runs, metric, select),
     ]
 
 
-def _grid(found: Sequence[Line], places: Sequence[str], metric: str) -> str:
-    def cell(line: Line, place: str) -> str:
+def _grid(found: Sequence[Line], places: Sequence[str], metric: str) -> Markup:
+    def cell(line: Line, place: str) -> Content:
         if place not in line.cells:
             return "-"
-        row = line.cells[place]
-        return _bold(number(row.scores[metric]), mark(row.verdict))
+        one = line.cells[place]
+        return _bold(number(one.scores[metric]), mark(one.verdict))
 
-    heads = ["method", *(escape(place).replace(", ", "<br>") for place in places), "average"]
+    heads = ["method", *(place.replace(", ", "\n") for place in places), "average"]
     body = [
         [
-            escape(line.method),
+            line.method,
             *(cell(line, place) for place in places),
             _bold(number(line.average), mark(line.verdict)),
         ]
@@ -52,15 +53,15 @@ def _grid(found: Sequence[Line], places: Sequence[str], metric: str) -> str:
     return table(heads, body)
 
 
-def _others(found: Sequence[Line], runs: Sequence[Finished], metric: str, select: Select) -> str:
+def _others(found: Sequence[Line], runs: Sequence[Finished], metric: str, select: Select) -> Markup:
     """Averages over cells of the other scores; empty where there are none."""
     groups, places, there = grouped(runs), cells(runs), metrics(runs)
     shown = [name for name in (*LEADING, *CALIBRATION) if name in there and name != metric]
     if not shown:
-        return ""
+        return EMPTY
     body = [
         [
-            escape(line.method),
+            line.method,
             *(number(estimate(groups[line.method], m, select, places, by=metric)) for m in shown),
         ]
         for line in found
@@ -74,27 +75,27 @@ def _others(found: Sequence[Line], runs: Sequence[Finished], metric: str, select
     return heading("Other scores") + note(about) + table(["method", *map(plain, shown)], body)
 
 
-def _bold(text: str, sign: str) -> str:
-    return f"<b>{text}&nbsp;*</b>" if sign == "*" else f"{text}&nbsp;{sign or '&nbsp;'}"
+def _bold(text: str, sign: str) -> Content:
+    signed = f"{text}{JOINT}{sign or JOINT}"
+    return element("b", signed) if sign == "*" else signed
 
 
-def _maps(found: Sequence[Line], runs: Sequence[Finished], metric: str) -> list[str]:
+def _maps(found: Sequence[Line], runs: Sequence[Finished], metric: str) -> Markup:
     """Rows are the levels of the first axis, columns those of the others."""
     where = {place: _corner(group[0]) for place, group in cells(runs).items()}
-    down = list(dict.fromkeys(row for row, _ in where.values()))
+    down = list(dict.fromkeys(first for first, _ in where.values()))
     across = list(dict.fromkeys(column for _, column in where.values()))
-    means = [row.scores[metric].mean for line in found for row in line.cells.values()]
+    means = [one.scores[metric].mean for line in found for one in line.cells.values()]
     span = float(pd.Series(means).min()), float(pd.Series(means).max())
     axes = list(runs[0].cell)
     corner = " \\ ".join([axes[0], ", ".join(axes[1:])]) if len(axes) > 1 else ", ".join(axes)
     parts = []
     for line in found:
         values = pd.DataFrame(index=down, columns=across, dtype=float)
-        for place, row in line.cells.items():
-            values.loc[where[place]] = row.scores[metric].mean
-        drawn = shaded(values, corner, span)
-        parts.append(f"<figure><figcaption>{escape(line.method)}</figcaption>{drawn}</figure>")
-    return ["<div class='row'>", *parts, "</div>"]
+        for place, one in line.cells.items():
+            values.loc[where[place]] = one.scores[metric].mean
+        parts.append(figure(line.method, shaded(values, corner, span)))
+    return row(*parts)
 
 
 def _corner(run: Finished) -> tuple[str, str]:

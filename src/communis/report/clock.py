@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 
 import pandas as pd
+from markupsafe import Markup
 
 from communis.compare import cells, estimate, grouped, scored
 from communis.finished import Finished
+from communis.markup import EMPTY, element, stacked
 from communis.metrics.estimate import better
 from communis.metrics.selection import Select
 from communis.report.clockwords import Columns, about_time, goal, of_rounds, of_target
-from communis.report.html import heading, legend, note, table
+from communis.report.html import charts, heading, legend, note, table
 from communis.report.spots import Spot, spots
 from communis.report.svg import Curve, band, bars, curves
 from communis.report.words import plain, sized
@@ -31,15 +32,15 @@ def section(
     targets: Sequence[float],
     shades: Mapping[str, str],
     explained: bool = False,
-) -> str:
+) -> Markup:
     """Empty where runs have no clock. Over several cells without what only one cell has: curves
     and devices. explained: the page says elsewhere how to read it."""
     runs = scored(runs)
     found = timing(runs, metric, select, targets)
     if found is None:
-        return ""
+        return EMPTY
     parts = [heading("Time and energy")]
-    parts.append("" if explained else note(about_time(runs, found, metric)))
+    parts.append(EMPTY if explained else note(about_time(runs, found, metric)))
     parts.append(_table("method", of_rounds(found), found))
     if math.isfinite(found.target):
         parts.append(_table(goal(found.target, metric), of_target(found), found))
@@ -47,15 +48,12 @@ def section(
     if len(cells(runs)) == 1:
         names = [row.method for row in found.rows]
         parts += [devices(runs, names), _courses(runs, found, metric, shades)]
-    return "\n".join(parts)
+    return stacked(*parts)
 
 
-def _table(corner: str, columns: Columns, found: Timing) -> str:
-    lines = [
-        [escape(row.method), *(escape(show(row)) for show in columns.values())]
-        for row in found.rows
-    ]
-    return table([escape(name) for name in (corner, *columns)], lines)
+def _table(corner: str, columns: Columns, found: Timing) -> Markup:
+    lines = [[row.method, *(show(row) for show in columns.values())] for row in found.rows]
+    return table([corner, *columns], lines)
 
 
 def _speedups(
@@ -64,10 +62,10 @@ def _speedups(
     metric: str,
     select: Select,
     shades: Mapping[str, str],
-) -> str:
+) -> Markup:
     """Score against speedup, one point per method; empty for a single one."""
     if len(found.rows) < 2:
-        return ""
+        return EMPTY
     groups, places, label = grouped(runs), cells(runs), plain(metric)
     points = {}
     for row in found.rows:
@@ -87,7 +85,7 @@ def _speedups(
     across = f"speedup of a simulated round against {found.base}"
     title = f"Test {label} against speedup"
     drawn = spots(list(points.values()), joined, title, across, label, least=(1.0, 1.5))
-    return f"{note(text)}<div class='large'>{drawn}</div>"
+    return note(text) + element("div", drawn, class_="large")
 
 
 def coverages(groups: Mapping[str, Sequence[Finished]]) -> list[list[str]]:
@@ -102,13 +100,13 @@ def coverages(groups: Mapping[str, Sequence[Finished]]) -> list[list[str]]:
     return [[name for _, name in sorted(row)] for row in rows.values()]
 
 
-def devices(runs: Sequence[Finished], methods: Sequence[str]) -> str:
+def devices(runs: Sequence[Finished], methods: Sequence[str]) -> Markup:
     """What every kind of client does in a round: a picture for each method."""
     groups = grouped(runs)
     tables = {name: by_type(groups[name]) for name in methods}
     tables = {name: t for name, t in tables.items() if len(t)}
     if not tables:
-        return ""
+        return EMPTY
     longest = max(float(t[[*PARTS]].sum(axis=1).max()) for t in tables.values())
     drawn = []
     for name, t in tables.items():
@@ -124,8 +122,7 @@ def devices(runs: Sequence[Finished], methods: Sequence[str]) -> str:
         "seeds. All pictures have the same scale, and a round ends with the slowest device, for "
         f"which the others wait. {_busy(tables.values())}{more}"
     )
-    charts = f"<div class='charts'>{''.join(drawn)}</div>"
-    return f"<h3>Who waits for whom</h3>{note(about)}{legend(PARTS)}{charts}"
+    return element("h3", "Who waits for whom") + note(about) + legend(PARTS) + charts(*drawn)
 
 
 def _busy(tables: Iterable[pd.DataFrame]) -> str:
@@ -156,7 +153,7 @@ def by_type(group: Sequence[Finished]) -> pd.DataFrame:
 
 def _courses(
     runs: Sequence[Finished], found: Timing, metric: str, shades: Mapping[str, str]
-) -> str:
+) -> Markup:
     """The score over simulated seconds and over joules."""
     groups, label = grouped(runs), plain(metric)
     names = [row.method for row in found.rows if math.isfinite(row.seconds.mean)]
@@ -171,14 +168,12 @@ def _courses(
             drawn.append(band(name, shades[name], across.tolist(), ys))
         return drawn
 
-    return "\n".join(
-        [
-            f"<h3>Test {escape(label)} by time and energy</h3>",
-            legend({name: shades[name] for name in names}),
-            note("Means over seeds; bands reach from the lowest to the highest."),
-            "<div class='charts'>",
+    return stacked(
+        element("h3", f"Test {label} by time and energy"),
+        legend({name: shades[name] for name in names}),
+        note("Means over seeds; bands reach from the lowest to the highest."),
+        charts(
             curves(lines("seconds"), f"Test {label} by time", "simulated seconds", label),
             curves(lines("joules"), f"Test {label} by energy", "joules of the whole fleet", label),
-            "</div>",
-        ]
+        ),
     )

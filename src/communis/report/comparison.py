@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from itertools import accumulate
+from math import nan
 
 import pandas as pd
+from markupsafe import Markup
 
 from communis.cells import Selected
 from communis.compare import Row, grouped, rows
 from communis.finished import Finished
+from communis.markup import EMPTY
 from communis.metrics.pooled import of_client
 from communis.metrics.selection import Select
-from communis.report.html import dot, heading, legend, note, shaded, table
+from communis.report.html import charts, dot, heading, legend, note, shaded, table
 from communis.report.svg import Curve, band, curves
 from communis.report.warned import mixed
 from communis.report.words import (
@@ -35,7 +37,7 @@ def sections(
     select: Select,
     shades: Mapping[str, str],
     explained: bool = False,
-) -> list[str]:
+) -> list[Markup]:
     """shades: the colours of methods; explained: the page says elsewhere how to read it."""
     found = rows(runs, metric, select)
     colours = {row.method: shades[row.method] for row in found}
@@ -44,20 +46,22 @@ def sections(
         heading("Which method serves this fleet, at which cost?"),
         _summary(found, metric, colours),
         selections(f"{label} of", found),
-        "" if explained else note(how_to_read(runs, found, metric, select)),
+        EMPTY if explained else note(how_to_read(runs, found, metric, select)),
         heading("How they got there"),
         legend(colours),
         note("Lines are means over seeds, bands reach from the lowest to the highest."),
-        "<div class='charts'>",
-        curves(_by_round(runs, metric, colours), f"Test {label} by round", "round", label, True),
-        curves(
-            _by_bytes(runs, metric, colours),
-            f"Test {label} by traffic",
-            "MB sent and received by the whole fleet",
-            label,
+        charts(
+            curves(
+                _by_round(runs, metric, colours), f"Test {label} by round", "round", label, True
+            ),
+            curves(
+                _by_bytes(runs, metric, colours),
+                f"Test {label} by traffic",
+                "MB sent and received by the whole fleet",
+                label,
+            ),
+            curves(_losses(runs, colours), "Training loss by round", "round", "loss", True),
         ),
-        curves(_losses(runs, colours), "Training loss by round", "round", "loss", True),
-        "</div>",
         heading(f"Test {of_one} of every client"),
         note(f"In {counts(select, metric)}."),
         shaded(
@@ -74,15 +78,15 @@ def sections(
     ]
 
 
-def _summary(found: Sequence[Row], metric: str, colours: Mapping[str, str]) -> str:
+def _summary(found: Sequence[Row], metric: str, colours: Mapping[str, str]) -> Markup:
     shown = list(found[0].scores)
     heads = [
-        *("method", *(escape(plain(m)) for m in shown), "weakest<br>client", "parameters"),
-        *("KB<br>up", "KB<br>down", "KB<br>both", "MB<br>in all", "s per<br>round", "refused"),
+        *("method", *map(plain, shown), "weakest\nclient", "parameters"),
+        *("KB\nup", "KB\ndown", "KB\nboth", "MB\nin all", "s per\nround", "refused"),
     ]
     lines = [
         [
-            f"{dot(colours[row.method])}{escape(row.method)}",
+            dot(colours[row.method]) + row.method,
             *(number(row.scores[m]) for m in shown),
             *(number(row.weakest), count(row.parameters)),
             *(kilobytes(row.bytes_up), kilobytes(row.bytes_down)),
@@ -94,14 +98,14 @@ def _summary(found: Sequence[Row], metric: str, colours: Mapping[str, str]) -> s
     return table(heads, lines)
 
 
-def selections(corner: str, found: Sequence[Selected]) -> str:
+def selections(corner: str, found: Sequence[Selected]) -> Markup:
     """The ways to choose a round side by side, with the verdicts of the one that was used."""
     ways = choices(found)
-    heads = [escape(corner), *(CHOICES[s].replace(" ", "<br>") for s in ways)]
-    lines = [[escape(x.method), *(number(x.selected[s]) for s in ways)] for x in found]
+    heads = [corner, *(CHOICES[s].replace(" ", "\n") for s in ways)]
+    lines = [[x.method, *(number(x.selected[s]) for s in ways)] for x in found]
     if len(found) > 1:
-        heads.append(f"against {escape(found[0].method)}")
-        words = [escape(versus(x.difference, x.verdict)) for x in found]
+        heads.append(f"against {found[0].method}")
+        words = [versus(x.difference, x.verdict) for x in found]
         lines = [[*line, text] for line, text in zip(lines, words, strict=True)]
     return table(heads, lines, text=(0, len(ways) + 1))
 
@@ -112,7 +116,7 @@ def _by_round(runs: Sequence[Finished], metric: str, colours: Mapping[str, str])
             name,
             colours[name],
             [float(r.round) for r in group[0].evaluated],
-            [[r.scores[f"test.{metric}"] for r in run.evaluated] for run in group],
+            [[r.scores.get(f"test.{metric}", nan) for r in run.evaluated] for run in group],
         )
         for name, group in grouped(runs).items()
     ]
@@ -124,7 +128,7 @@ def _by_bytes(runs: Sequence[Finished], metric: str, colours: Mapping[str, str])
         traffic = accumulate(r.bytes_up + r.bytes_down for r in group[0].records)
         megabytes = dict(zip((r.round for r in group[0].records), traffic, strict=True))
         x = [megabytes[r.round] / 1e6 for r in group[0].evaluated]
-        ys = [[r.scores[f"test.{metric}"] for r in run.evaluated] for run in group]
+        ys = [[r.scores.get(f"test.{metric}", nan) for r in run.evaluated] for run in group]
         lines.append(band(name, colours[name], x, ys))
     return lines
 
@@ -191,10 +195,10 @@ def _by_subset(runs: Sequence[Finished], metric: str, methods: Sequence[str]) ->
     return _wide(found, "sensors", methods)
 
 
-def _classes(runs: Sequence[Finished], methods: Sequence[str]) -> str:
+def _classes(runs: Sequence[Finished], methods: Sequence[str]) -> Markup:
     found = _last(runs, "f1")
     if found.empty:
-        return ""
+        return EMPTY
     found = found[found["own"]]
     wide = _wide(found, "class", methods)
     names = dict(enumerate(runs[0].fleet["labels"]))

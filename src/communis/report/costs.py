@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from math import nan
 from statistics import fmean
 
+from markupsafe import Markup
+
 from communis.compare import cost, grouped, plainest
 from communis.finished import Finished
+from communis.markup import EMPTY
 from communis.report.html import heading, note, table
 from communis.report.words import count, kilobytes, ratio
 
 
-def section(runs: Sequence[Finished]) -> str:
+def section(runs: Sequence[Finished]) -> Markup:
     """Ratios to fedavg in the same cells and seeds; empty where it was not run."""
     groups, base = grouped(runs), plainest(runs)
     if not base or len(groups) < 2:
-        return ""
+        return EMPTY
     others = [name for name in groups if name != base]
     lines = [_absolute(base, groups[base])]
     lines += [_relative(name, groups[name], groups[base]) for name in others]
-    heads = ["method", "parameters<br>per client", "of these<br>private"]
-    heads += ["KB<br>up", "KB<br>down", "KB<br>both", "s per<br>round"]
+    heads = ["method", "parameters\nper client", "of these\nprivate"]
+    heads += ["KB\nup", "KB\ndown", "KB\nboth", "s per\nround"]
     about = (
         f"The line of {base} and the private parameters are absolute; the rest, marked x, are "
         f"ratios to {base} in the same cells and seeds. Bytes are payload per client and round. "
@@ -35,7 +37,7 @@ def _absolute(name: str, group: Sequence[Finished]) -> list[str]:
     mine = cost(group)
     values = [count(mine.parameters), _private(group)]
     values += map(kilobytes, (mine.bytes_up, mine.bytes_down, mine.bytes_up + mine.bytes_down))
-    return [escape(name), *values, f"{mine.seconds:.2f}"]
+    return [name, *values, f"{mine.seconds:.2f}"]
 
 
 def _relative(name: str, group: Sequence[Finished], plain: Sequence[Finished]) -> list[str]:
@@ -43,10 +45,10 @@ def _relative(name: str, group: Sequence[Finished], plain: Sequence[Finished]) -
     where = {(run.seed, run.place) for run in group}
     same = [run for run in plain if (run.seed, run.place) in where]
     if not same:
-        return [escape(name), "-", private, "-", "-", "-", "-"]
+        return [name, "-", private, "-", "-", "-", "-"]
     base = cost(same)
     return [
-        escape(name),
+        name,
         ratio(mine.parameters, base.parameters),
         private,
         ratio(mine.bytes_up, base.bytes_up),

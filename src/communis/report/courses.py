@@ -6,24 +6,26 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
 from communis.compare import grouped
 from communis.finished import Finished
+from communis.markup import EMPTY
 from communis.metrics.selection import Scores
-from communis.report.html import legend
+from communis.report.html import charts, legend
 from communis.report.svg import band, curves
 
 POWERS = 30.0  # values that span more than this are drawn on a scale of powers of ten
 
 
-def courses(runs: Sequence[Finished], field: str, title: str, shades: Mapping[str, str]) -> str:
+def courses(runs: Sequence[Finished], field: str, title: str, shades: Mapping[str, str]) -> Markup:
     """A distance of the records by method. Empty where it has no meaning in any."""
     found = {name: [recorded(run, field) for run in g] for name, g in grouped(runs).items()}
     found = {name: by_seed for name, by_seed in found.items() if any(map(len, by_seed))}
     if not found:
-        return ""
+        return EMPTY
     names = legend({name: shades[name] for name in found})
-    return f"{names}<div class='charts'>{by_round(found, shades, title, 'distance')}</div>"
+    return names + charts(by_round(found, shades, title, "distance"))
 
 
 def recorded(run: Finished, field: str) -> Scores:
@@ -34,7 +36,7 @@ def recorded(run: Finished, field: str) -> Scores:
 
 def by_round(
     found: Mapping[str, Sequence[Scores]], shades: Mapping[str, str], title: str, label: str
-) -> str:
+) -> Markup:
     """A chart with a line for every method and a band over its seeds, in the rounds that all of
     them have; on a scale of powers of ten where values span several."""
     tables = {

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 
 import pandas as pd
+from markupsafe import Markup
 
 from communis.compare import cells, grouped
 from communis.finished import Finished
+from communis.markup import EMPTY, stacked
 from communis.metrics.correlation import partial_spearman, spearman
-from communis.report.html import details, heading, legend, note, table
+from communis.report.html import charts, details, heading, legend, note, table
 from communis.report.svg import Dots, colour, scatter
 from communis.report.words import correlated
 
@@ -33,24 +34,21 @@ ABOUT = (
 )
 
 
-def section(runs: Sequence[Finished]) -> str:
+def section(runs: Sequence[Finished]) -> Markup:
     """Empty where no method has such an uncertainty."""
     groups = grouped(runs)
     found = {name: points(group) for name, group in groups.items()}
     found = {name: table for name, table in found.items() if len(table)}
     if not found:
-        return ""
+        return EMPTY
     colours = {place: colour(i) for i, place in enumerate(cells(runs))}
-    charts = [_chart(name, table, colours) for name, table in found.items()]
-    return "\n".join(
-        [
-            heading("Does the model know when it fails?"),
-            note(ABOUT),
-            _pooled(found, {name: points(group, every=True) for name, group in groups.items()}),
-            legend(colours) if len(colours) > 1 else "",
-            f"<div class='charts'>{''.join(charts)}</div>",
-            *(details(f"{name}, client by client", _each(table)) for name, table in found.items()),
-        ]
+    return stacked(
+        heading("Does the model know when it fails?"),
+        note(ABOUT),
+        _pooled(found, {name: points(group, every=True) for name, group in groups.items()}),
+        legend(colours) if len(colours) > 1 else EMPTY,
+        charts(*(_chart(name, table, colours) for name, table in found.items())),
+        *(details(f"{name}, client by client", _each(table)) for name, table in found.items()),
     )
 
 
@@ -72,29 +70,29 @@ def points(runs: Sequence[Finished], every: bool = False) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-def _pooled(found: Mapping[str, pd.DataFrame], every: Mapping[str, pd.DataFrame]) -> str:
+def _pooled(found: Mapping[str, pd.DataFrame], every: Mapping[str, pd.DataFrame]) -> Markup:
     lines = []
     for name, t in found.items():
         plain = spearman(t[DOUBT], t[SCORE])
         held = partial_spearman(t[DOUBT], t[SCORE], t[SENSORS])
         guessed = spearman(every[name][DOUBT], every[name][SCORE])
         figures = correlated(plain) + correlated(held) + correlated(guessed)
-        lines.append([escape(name), str(plain.n), *map(escape, figures)])
-    header = ["method", "points", "rho", "p", "rho, sensors<br>held fixed", "p"]
-    return table([*header, "rho, unseen<br>windows too", "p"], lines)
+        lines.append([name, str(plain.n), *figures])
+    header = ["method", "points", "rho", "p", "rho, sensors\nheld fixed", "p"]
+    return table([*header, "rho, unseen\nwindows too", "p"], lines)
 
 
-def _each(points: pd.DataFrame) -> str:
+def _each(points: pd.DataFrame) -> Markup:
     """As _pooled, for every client with enough points."""
     by_client = {client: spearman(t[DOUBT], t[SCORE]) for client, t in points.groupby("client")}
     enough = {client: found for client, found in by_client.items() if found.n >= FEWEST}
     if not enough:
         return note(f"No client has {FEWEST} points: run more seeds or cells.")
-    lines = [[str(c), str(found.n), *map(escape, correlated(found))] for c, found in enough.items()]
+    lines = [[str(c), str(found.n), *correlated(found)] for c, found in enough.items()]
     return table(["client", "points", "rho", "p"], lines)
 
 
-def _chart(name: str, points: pd.DataFrame, colours: Mapping[str, str]) -> str:
+def _chart(name: str, points: pd.DataFrame, colours: Mapping[str, str]) -> Markup:
     dots = [
         Dots(str(place) or name, colours[str(place)], list(t[DOUBT]), list(t[SCORE]))
         for place, t in points.dropna(subset=[DOUBT, SCORE]).groupby("place", sort=False)

@@ -6,21 +6,22 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
 from communis.compare import cells, grouped
+from communis.core import CommunisError
 from communis.finished import Finished
+from communis.markup import EMPTY, element, stacked
 from communis.recordings.recording import Array
 from communis.report.courses import courses
-from communis.report.html import details, heading, legend, note, table
+from communis.report.html import charts, details, heading, legend, note, table
 from communis.report.layout import degrees, hops, layout
 from communis.report.svg import PALETTE, WIDTH, Axes, bars, picture
 from communis.report.words import attackers, kilobytes
-from communis.runfolder import RunFolder
 from communis.topology import NEIGHBOURS, SERVER
 
 NODES = 30  # drawn at most
@@ -40,12 +41,12 @@ CONSENSUS = (
 )
 
 
-def section(runs: Sequence[Finished], shades: Mapping[str, str]) -> str:
+def section(runs: Sequence[Finished], shades: Mapping[str, str]) -> Markup:
     """Empty where all runs have a server in the middle. The first seed is shown, of others what
     looks different. Of a single cell also curves."""
     there = [run for run in runs if topology(run)]
     if not there:
-        return ""
+        return EMPTY
     colours = _colours(there)
     parts = [heading("Who hears whom"), note(_about(runs, there)), legend(colours)]
     shown = set[str]()
@@ -56,19 +57,26 @@ def section(runs: Sequence[Finished], shades: Mapping[str, str]) -> str:
             block = _pictures(fresh, colours) + _facts(fresh)
             parts.append(details(f"seed {seed}", block) if shown else block)
         shown |= {_look(group[0]) for group in fresh}
-    return "\n".join([*parts, consensus(there, shades) if len(cells(runs)) == 1 else ""])
+    return stacked(*parts, consensus(there, shades) if len(cells(runs)) == 1 else EMPTY)
 
 
-def consensus(runs: Sequence[Finished], shades: Mapping[str, str]) -> str:
+def consensus(runs: Sequence[Finished], shades: Mapping[str, str]) -> Markup:
     """The runs are those of one cell. Empty where there are no nodes that could agree."""
     drawn = courses(runs, "consensus_distance", "Distance of the nodes from their mean", shades)
-    return f"{heading('Do the nodes agree?')}{note(CONSENSUS)}{drawn}" if drawn else ""
+    return heading("Do the nodes agree?") + note(CONSENSUS) + drawn if drawn else EMPTY
 
 
 def topology(run: Finished) -> Mapping[str, Any]:
     """The graph as it was written down; empty for a star and in old folders."""
     found: Mapping[str, Any] = run.fleet.get("topology", {})
-    return found if found.get("kind", "star") not in ("star", "apart") else {}
+    if found.get("kind", "star") in ("star", "apart"):
+        return {}
+    if "edges" not in found:
+        raise CommunisError(
+            f"{run.path / 'fleet.json'}: its topology has no edges, though it is of kind "
+            f"{found['kind']!r}; put back a copy of the file"
+        )
+    return found
 
 
 def _about(runs: Sequence[Finished], there: Sequence[Finished]) -> str:
@@ -113,7 +121,7 @@ def _names(groups: Sequence[Sequence[Finished]]) -> list[str]:
     return [f"{name}, {g[0].place or g[0].method}" for name, g in zip(names, groups, strict=True)]
 
 
-def _facts(groups: Sequence[Sequence[Finished]]) -> str:
+def _facts(groups: Sequence[Sequence[Finished]]) -> Markup:
     lines = []
     for name, group in zip(_names(groups), groups, strict=True):
         about, n = topology(group[0]), len(group[0].clients)
@@ -123,14 +131,12 @@ def _facts(groups: Sequence[Sequence[Finished]]) -> str:
         per = "broadcast" if about.get("link") == "broadcast" else "edge"
         lines.append(
             [
-                *(escape(name), str(len(about["edges"])), _span(degree.min(), degree.max())),
+                *(name, str(len(about["edges"])), _span(degree.min(), degree.max())),
                 f"{steps.max(initial=0):.0f}" if np.isfinite(steps).all() else "-",
                 f"{len(parts)} ({', '.join(map(str, parts))})" if len(parts) > 1 else "1",
                 *("yes" if about.get("changes") else "no", f"{about.get('loss', 0):.0%}"),
-                escape(str(about.get("link", ""))),
-                "<br>".join(
-                    f"{escape(m)} {kilobytes(count)} per {per}" for m, count in sent.items()
-                ),
+                str(about.get("link", "")),
+                "\n".join(f"{m} {kilobytes(count)} per {per}" for m, count in sent.items()),
             ]
         )
     heads = [
@@ -140,7 +146,7 @@ def _facts(groups: Sequence[Sequence[Finished]]) -> str:
         "diameter",
         "parts",
         "changes",
-        "messages<br>lost",
+        "messages\nlost",
         "link",
     ]
     return table([*heads, "KB per round"], lines, text=(0, 5, 7, 8))
@@ -153,7 +159,7 @@ def _span(low: int, high: int) -> str:
 def carried(run: Finished) -> pd.DataFrame:
     """What clients sent each other: round, both ends of the edge, the lower one first, and payload.
     Of a broadcast the lower end is NEIGHBOURS."""
-    t = RunFolder(run.path).links().to_pandas()
+    t = run.rows("links")
     t = t[(t["sender"] != SERVER) & (t["receiver"] != SERVER)]
     ends = np.sort(t[["sender", "receiver"]].to_numpy(), axis=1)
     return pd.DataFrame({"round": t["round"], "low": ends[:, 0], "high": ends[:, 1],
@@ -174,15 +180,15 @@ def _by_edge(run: Finished) -> dict[tuple[int, int], float]:
     return {(a, b): float(count) for a, b, count in zip(*columns, strict=True)}
 
 
-def _pictures(groups: Sequence[Sequence[Finished]], colours: Mapping[str, str]) -> str:
+def _pictures(groups: Sequence[Sequence[Finished]], colours: Mapping[str, str]) -> Markup:
     drawn = [
         (_picture if len(g[0].clients) <= NODES else _distribution)(g[0], name, colours)
         for name, g in zip(_names(groups), groups, strict=True)
     ]
-    return f"<div class='charts'>{''.join(drawn)}</div>"
+    return charts(*drawn)
 
 
-def _distribution(run: Finished, name: str, colours: Mapping[str, str]) -> str:
+def _distribution(run: Finished, name: str, colours: Mapping[str, str]) -> Markup:
     """In place of a graph that is too large to draw: how many neighbours clients have."""
     degree = degrees(topology(run)["edges"], len(run.clients))
     low, high = int(degree.min()), int(degree.max())
@@ -194,10 +200,10 @@ def _distribution(run: Finished, name: str, colours: Mapping[str, str]) -> str:
     }
     longest = max(row["clients"] for row in rows.values())
     drawn = bars(rows, {"clients": SHADES[0]}, name, "clients", longest)
-    return f"<div>{drawn}{note(f'Graphs of more than {NODES} clients are not drawn.')}</div>"
+    return element("div", drawn, note(f"Graphs of more than {NODES} clients are not drawn."))
 
 
-def _picture(run: Finished, name: str, colours: Mapping[str, str]) -> str:
+def _picture(run: Finished, name: str, colours: Mapping[str, str]) -> Markup:
     first = sorted((min(edge), max(edge)) for edge in topology(run)["edges"])
     spots, circle = layout(first, len(run.clients), WIDE)
     side = 2 * RADIUS * math.sin(math.pi / len(spots))  # of the polygon in a circle
@@ -206,32 +212,44 @@ def _picture(run: Finished, name: str, colours: Mapping[str, str]) -> str:
     later = sorted(set(sent) - set(first))  # edges of a graph that changes
     about = ", ".join(filter(None, [run.method, run.place, f"seed {run.seed}"]))
     parts = [
-        f"<text x='16' y='18' class='title'>{escape(name)}</text>"
-        f"<text x='{WIDTH - 16}' y='18' text-anchor='end'>{escape(about)}</text>"
+        element("text", name, x=16, y=18, class_="title"),
+        element("text", about, x=WIDTH - 16, y=18, text_anchor="end"),
     ]
     for edge in [*later, *first]:
-        (a, b), pale = edge, " opacity='.3'" * (edge in later)
+        a, b = edge
         text = f"{a} - {b}" + (f": {kilobytes(sent[edge])} KB" if edge in sent else "")
-        path = _line(spots[a], spots[b], side if circle else math.inf)
-        width = _width(sent, edge, len(first))
         parts.append(
-            f"<path d='{path}' fill='none' stroke='#94a3b8' stroke-width='{width:.1f}'{pale}>"
-            f"<title>{text}</title></path>"
+            element(
+                "path",
+                element("title", text),
+                d=_line(spots[a], spots[b], side if circle else math.inf),
+                fill="none",
+                stroke="#94a3b8",
+                stroke_width=f"{_width(sent, edge, len(first)):.1f}",
+                opacity=".3" if edge in later else None,
+            )
         )
     for client, (x, y) in enumerate(spots):
-        suite, attacks = _suite(run, client), client in attackers(run)
-        at = f"cx='{x:.1f}' cy='{y:.1f}'"
-        parts.append(
-            f"<circle {at} r='{NODE}' fill='{colours[suite]}'><title>client {client}: "
-            f"{escape(suite)}{', attacks' * attacks}</title></circle>"
-            f"<text x='{x:.1f}' y='{y + 4:.1f}' text-anchor='middle' style='fill:#fff'>"
-            f"{client}</text>"
-        )
-        if attacks:
-            ring = f"fill='none' stroke='{RED}' stroke-width='3'"
-            parts.append(f"<circle {at} r='{NODE + 4}' {ring}/>")
+        parts += _node(run, client, (x, y), colours)
     height = float(spots[:, 1].max()) + MARGIN
     return picture(name, parts, Axes((0, 1), (0, 1), WIDTH, round(height)))
+
+
+def _node(
+    run: Finished, client: int, place: tuple[float, float], colours: Mapping[str, str]
+) -> list[Markup]:
+    """A client in its colour; an attacker with a ring around it."""
+    suite, attacks = _suite(run, client), client in attackers(run)
+    x, y = f"{place[0]:.1f}", f"{place[1]:.1f}"
+    name = element("title", f"client {client}: {suite}{', attacks' * attacks}")
+    number = element(
+        "text", str(client), x=x, y=f"{place[1] + 4:.1f}", text_anchor="middle", style="fill:#fff"
+    )
+    parts = [element("circle", name, cx=x, cy=y, r=NODE, fill=colours[suite]), number]
+    if attacks:
+        ring = element("circle", cx=x, cy=y, r=NODE + 4, fill="none", stroke=RED, stroke_width=3)
+        parts.append(ring)
+    return parts
 
 
 def _line(a: Array, b: Array, straight: float) -> str:

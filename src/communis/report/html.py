@@ -1,14 +1,16 @@
-"""The pieces that pages are made of. Cells of tables are HTML: callers escape names."""
+"""The pieces that pages are made of."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from html import escape
 
 import pandas as pd
+from markupsafe import Markup
 
-STYLE = """
+from communis.markup import Content, broken, element, stacked
+
+STYLE = Markup("""
 :root { color-scheme: light dark; --ink: #1e293b; --soft: #64748b; --line: #e2e8f0; --paper: #fff; }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e2e8f0; --soft: #94a3b8; --line: #334155; --paper: #0f172a; } }
@@ -40,64 +42,89 @@ details.cell { border-left: 3px solid var(--line); padding-left: 1rem; }
 details.cell > summary { font-weight: 600; }
 pre { background: color-mix(in srgb, var(--line) 45%, transparent); padding: .8rem;
   overflow-x: auto; font-size: 13px; }
-"""
+""")
 
 
-def document(title: str, parts: Iterable[str]) -> str:
+def document(title: str, parts: Iterable[Markup]) -> Markup:
     """A whole page."""
-    return (
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
-        "<meta name='viewport' content='width=device-width'>"
-        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>"
-        + "\n".join(parts)
-        + "</body></html>"
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width"),
+        element("title", title),
+        element("style", STYLE),
+    )
+    return Markup("<!doctype html>") + element(
+        "html", head, element("body", stacked(*parts)), lang="en"
     )
 
 
-def heading(text: str) -> str:
-    return f"<h2>{escape(text)}</h2>"
+def heading(text: str) -> Markup:
+    return element("h2", text)
 
 
-def note(text: str) -> str:
-    return f"<p class='note'>{escape(text)}</p>"
+def note(text: str) -> Markup:
+    return element("p", text, class_="note")
 
 
-def details(summary: str, *parts: str, kind: str = "") -> str:
+def warning(text: str) -> Markup:
+    return element("p", text, class_="warning")
+
+
+def charts(*drawn: Markup) -> Markup:
+    """Pictures side by side, as many as fit."""
+    return element("div", *drawn, class_="charts")
+
+
+def row(*figures: Markup) -> Markup:
+    """Figures side by side, each as wide as it is."""
+    return element("div", *figures, class_="row")
+
+
+def figure(caption: str, drawn: Markup) -> Markup:
+    return element("figure", element("figcaption", caption), drawn)
+
+
+def details(summary: str, *parts: Markup, kind: str = "") -> Markup:
     """What is shown when it is asked for."""
-    inside = "\n".join(parts)
-    return f"<details class='{kind}'><summary>{escape(summary)}</summary>{inside}</details>"
+    return element("details", element("summary", summary), stacked(*parts), class_=kind)
 
 
-def unfolded(parts: Mapping[str, str]) -> str:
+def unfolded(parts: Mapping[str, Markup]) -> Markup:
     """The first part is shown, the others when they are asked for."""
     shown = [
-        details(title, part) if i else f"<h3>{escape(title)}</h3>{part}"
+        details(title, part) if i else element("h3", title) + part
         for i, (title, part) in enumerate(parts.items())
     ]
-    return "\n".join(shown)
+    return stacked(*shown)
 
 
-def dot(colour: str) -> str:
-    return f"<span class='dot' style='background:{colour}'></span>"
+def dot(colour: str) -> Markup:
+    return element("span", class_="dot", style=f"background:{colour}")
 
 
-def legend(colours: Mapping[str, str]) -> str:
-    dots = (f"<span>{dot(shade)}{escape(name)}</span>&emsp;" for name, shade in colours.items())
-    return f"<p class='legend'>{' '.join(dots)}</p>"
+def legend(colours: Mapping[str, str]) -> Markup:
+    dots = (element("span", dot(shade), name) for name, shade in colours.items())
+    return element("p", Markup("&emsp; ").join(dots), class_="legend")
 
 
 def table(
-    heads: Sequence[str], lines: Iterable[Sequence[str]], text: Collection[int] = (0,)
-) -> str:
-    """text: the columns that are aligned to the left."""
+    heads: Sequence[Content], lines: Iterable[Sequence[Content]], text: Collection[int] = (0,)
+) -> Markup:
+    """Cells with line ends have several lines. text: the columns that are aligned to the left."""
 
-    def line(tag: str, cells: Sequence[str]) -> str:
-        kinds = [" class='text'" if i in text else "" for i in range(len(cells))]
-        inside = (f"<{tag}{k}>{cell}</{tag}>" for k, cell in zip(kinds, cells, strict=True))
-        return f"<tr>{''.join(inside)}</tr>"
+    def kind(column: int) -> str | None:
+        return "text" if column in text else None
 
-    body = "".join(line("td", cells) for cells in lines)
-    return f"<div class='scroll'><table>{line('th', heads)}{body}</table></div>"
+    def head(column: int, cell: Content) -> Markup:
+        return element("th", broken(cell), class_=kind(column))
+
+    def body(column: int, cell: Content) -> Markup:
+        return element("td", broken(cell), class_=kind(column))
+
+    rows = [element("tr", *(head(i, cell) for i, cell in enumerate(heads)))]
+    rows += [element("tr", *(body(i, cell) for i, cell in enumerate(line))) for line in lines]
+    return _scrolled(rows)
 
 
 def shaded(
@@ -105,25 +132,27 @@ def shaded(
     corner: str,
     span: tuple[float, float] | None = None,
     form: str = ".3f",
-) -> str:
+) -> Markup:
     """A table of numbers whose cells are shaded by value; span: the values of the palest and the
     darkest shade, if not the table's own; form: how numbers are written."""
     if values.empty:
         return note("Nothing was evaluated.")
     low, high = span or (float(values.min().min()), float(values.max().max()))
 
-    def cell(value: float) -> str:
+    def cell(value: float) -> Markup:
         if not math.isfinite(value):
-            return "<td>-</td>"
+            return element("td", "-")
         share = (value - low) / (high - low) if high > low else 0.5
         tint = f"color-mix(in srgb, #2563eb {4 + 36 * share:.0f}%, transparent)"
-        return f"<td style='background:{tint}'>{value:{form}}</td>"
+        return element("td", f"{value:{form}}", style=f"background:{tint}")
 
-    names = (escape(str(c)).replace("\n", "<br>") for c in values.columns)
-    heads = "".join(f"<th>{name}</th>" for name in names)
-    lines = "".join(
-        f"<tr><td>{escape(str(name))}</td>{''.join(cell(float(v)) for v in line)}</tr>"
-        for name, line in zip(values.index, values.to_numpy(), strict=True)
-    )
-    grid = f"<table><tr><th>{escape(corner)}</th>{heads}</tr>{lines}</table>"
-    return f"<div class='scroll'>{grid}</div>"
+    heads = (element("th", broken(str(name))) for name in values.columns)
+    rows = [element("tr", element("th", corner), *heads)]
+    for name, line in zip(values.index, values.to_numpy(), strict=True):
+        rows.append(element("tr", element("td", str(name)), *(cell(float(v)) for v in line)))
+    return _scrolled(rows)
+
+
+def _scrolled(rows: Sequence[Markup]) -> Markup:
+    """A table that scrolls where it is wider than the page."""
+    return element("div", element("table", *rows), class_="scroll")

@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
+from markupsafe import Markup
 
 from communis.compare import grouped
 from communis.finished import Finished
+from communis.markup import EMPTY, element, stacked
 from communis.report.courses import by_round
-from communis.report.html import heading, legend, note
+from communis.report.html import charts, heading, legend, note
 from communis.report.words import attackers
 
 ABOUT = (
@@ -45,7 +47,7 @@ CHARTS = {  # by the name in the log: title, label, how to read it
 }
 
 
-def section(runs: Sequence[Finished], shades: Mapping[str, str]) -> str:
+def section(runs: Sequence[Finished], shades: Mapping[str, str]) -> Markup:
     """The runs are those of one cell. Empty where no method has such a space."""
     groups = {name: [noted(run) for run in group] for name, group in grouped(runs).items()}
     groups = {name: tables for name, tables in groups.items() if any(map(len, tables))}
@@ -57,12 +59,11 @@ def section(runs: Sequence[Finished], shades: Mapping[str, str]) -> str:
         found = {name: by_seed for name, by_seed in found.items() if by_seed}
         if found:
             chart = by_round(found, shades, title, label)
-            drawn.append(f"<div>{chart}{note(about)}</div>")
+            drawn.append(element("div", chart, note(about)))
     if not drawn:
-        return ""
+        return EMPTY
     names = legend({name: shades[name] for name in groups})
-    charts = f"<div class='charts'>{''.join(drawn)}</div>"
-    return "\n".join([heading("The common latent space"), note(ABOUT), names, charts])
+    return stacked(heading("The common latent space"), note(ABOUT), names, charts(*drawn))
 
 
 def noted(run: Finished) -> pd.DataFrame:

@@ -6,11 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from statistics import fmean
+
+from markupsafe import Markup
 
 from communis.compare import averaged, cells, grouped, known
 from communis.finished import Finished
+from communis.markup import EMPTY
 from communis.metrics.estimate import Estimate
 from communis.metrics.selection import Select
 from communis.report.html import heading, note, table
@@ -44,20 +46,20 @@ class Alone:
     rows: Mapping[str, Mapping[str, Estimate]]
 
 
-def section(runs: Sequence[Finished], metric: str, select: Select) -> str:
+def section(runs: Sequence[Finished], metric: str, select: Select) -> Markup:
     """Empty where nothing of it was scored."""
     found = alone(runs, metric, select)
     if found is None:
-        return ""
+        return EMPTY
     when = counts(select if found.common else "last", metric)
     about = f"{COMMON if found.common else OWNERS} In {when}; mean ± standard deviation over seeds."
     if found.rare:
         about += f" rare: the mean over what the fewest clients own ({', '.join(found.rare)})."
     columns = list(dict.fromkeys(name for row in found.rows.values() for name in row))
     columns = [name for name in columns if name != "rare"] + ["rare"] * bool(found.rare)
-    heads = ["method", *(escape(name.replace(ONLY, "only ", 1)) for name in columns)]
+    heads = ["method", *(name.replace(ONLY, "only ", 1) for name in columns)]
     lines = [
-        [escape(method), *(number(row[name]) if name in row else "-" for name in columns)]
+        [method, *(number(row[name]) if name in row else "-" for name in columns)]
         for method, row in found.rows.items()
     ]
     title = f"Test {plain(metric.partition('@')[0])} of each modality"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
+
+from markupsafe import Markup
 
 from communis.compare import cells, grouped, scored
 from communis.disk import replace_file
 from communis.finished import Finished
+from communis.markup import element
 from communis.metrics.selection import Select
 from communis.report import (
     allocation,
@@ -29,7 +31,7 @@ from communis.report import (
     views,
 )
 from communis.report import cells as grid
-from communis.report.html import details, document, heading, note
+from communis.report.html import details, document, heading, note, warning
 from communis.report.svg import colour
 from communis.report.warned import warnings
 from communis.report.words import scope
@@ -43,8 +45,10 @@ def write(
     select: Select = "last",
     targets: Sequence[float] = (),
 ) -> Path:
-    """The report is at `path`."""
-    replace_file(path, render(runs, metric, title, select, targets).encode())
+    """The report is at `path`. Halves of characters, which JSON can hold and UTF-8 cannot, are
+    written out."""
+    page = render(runs, metric, title, select, targets)
+    replace_file(path, page.encode("utf-8", "backslashreplace"))
     return path
 
 
@@ -54,7 +58,7 @@ def render(
     title: str,
     select: Select = "last",
     targets: Sequence[float] = (),
-) -> str:
+) -> Markup:
     """The methods side by side; for a grid all cells first, then each by itself. targets: see
     `timing.named`."""
     seen = scored(runs)
@@ -86,9 +90,9 @@ def render(
     return document(
         title,
         [
-            f"<h1>{escape(title)}</h1>",
+            element("h1", title),
             note(scope(runs)),
-            *(f"<p class='warning'>{escape(text)}</p>" for text in warnings(runs)),
+            *map(warning, warnings(runs)),
             *main,
             clock.section(seen, metric, select, targets, colours),
             traffic.section(seen, metric, select, targets),
@@ -104,21 +108,21 @@ def render(
             sensing.section(runs),
             *([heading("Every cell by itself"), *each] if each else []),
             heading("What was run"),
-            _configurations(runs),
+            *_configurations(runs),
         ],
     )
 
 
-def _configurations(runs: Sequence[Finished]) -> str:
+def _configurations(runs: Sequence[Finished]) -> list[Markup]:
     """The settings of the first seed of every method and cell."""
     first = {(run.method, run.place): run for run in reversed(runs)}
     parts = []
     for run in [run for run in runs if run is first[run.method, run.place]]:
         text = (run.path / "config.toml").read_text(encoding="utf-8")
         name = ", ".join(filter(None, [run.method, run.place, f"seed {run.seed}"]))
-        parts.append(details(name, f"<pre>{escape(text)}</pre>"))
+        parts.append(details(name, element("pre", text)))
     path = runs[0].path / "environment.json"
     if path.exists():
         environment = json.dumps(json.loads(path.read_text(encoding="utf-8")), indent=2)
-        parts.append(details("environment", f"<pre>{escape(environment)}</pre>"))
-    return "".join(parts)
+        parts.append(details("environment", element("pre", environment)))
+    return parts

@@ -5,22 +5,27 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
-from collections.abc import Mapping
-from html import escape
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+from markupsafe import Markup
 
 from communis.availability.plot import client_map, sensor_map, sensor_text, suite_map
 from communis.availability.trace import SPLITS, Trace
 from communis.core import CommunisError, Modality
 from communis.fleet import Fleet
+from communis.markup import element, stacked
 from communis.recordings.recording import Array
 from communis.recordings.windows import TRAIN
-from communis.report.html import document
+from communis.report.html import document, heading, note, warning
 from communis.report.svg import colour
 
 WIDTH, HEIGHT = 420, 150
 STEPS = 400  # points of a line, at most
+ABOUT = (
+    "Blue: there; grey: missing. Time is the client's own, its recordings laid end to end; parts "
+    "that belong to another split are drawn as there."
+)
 
 
 def text(fleet: Fleet, trace: Trace, client: int) -> str:
@@ -37,7 +42,7 @@ def text(fleet: Fleet, trace: Trace, client: int) -> str:
     return "\n".join(parts)
 
 
-def page(fleet: Fleet, trace: Trace, client: int, title: str) -> str:
+def page(fleet: Fleet, trace: Trace, client: int, title: str) -> Markup:
     suite = _suite(fleet, client)
     maps = [
         sensor_map(client_map(trace, suite, client, split), seconds, f"client {client}, {name}")
@@ -46,16 +51,15 @@ def page(fleet: Fleet, trace: Trace, client: int, title: str) -> str:
     ]
     owned = suite_map(fleet.suites, fleet.windows.modalities, "clients x sensors")
     body = [
-        f"<h1>{escape(title)}</h1>",
-        *(f"<p class='warning'>{escape(note)}</p>" for note in fleet.windows.notes),
-        "<h2>Who has which sensor</h2>",
-        f"<div class='maps'>{owned}</div>",
-        f"<h2>When the sensors of client {client} are there</h2>",
-        "<p class='note'>Blue: there; grey: missing. Time is the client's own, its recordings "
-        "laid end to end; parts that belong to another split are drawn as there.</p>",
-        *(f"<div class='maps'>{drawn}</div>" for drawn in maps),
-        f"<h2>A window of client {client}</h2>",
-        *_window(fleet, client, suite),
+        element("h1", title),
+        *map(warning, fleet.windows.notes),
+        heading("Who has which sensor"),
+        element("div", owned, class_="maps"),
+        heading(f"When the sensors of client {client} are there"),
+        note(ABOUT),
+        *(element("div", drawn, class_="maps") for drawn in maps),
+        heading(f"A window of client {client}"),
+        _window(fleet, client, suite),
     ]
     return document(title, body)
 
@@ -66,12 +70,12 @@ def _suite(fleet: Fleet, client: int) -> tuple[Modality, ...]:
     return fleet.suites[client]
 
 
-def _window(fleet: Fleet, client: int, suite: tuple[Modality, ...]) -> list[str]:
+def _window(fleet: Fleet, client: int, suite: tuple[Modality, ...]) -> Markup:
     """The first training window, or the first at all, that has most of the sensors."""
     windows = fleet.windows
     rows = np.arange(len(windows))[fleet.rows(client)]
     if not len(rows):
-        return ["<p class='note'>It has no windows.</p>"]
+        return note("It has no windows.")
     flags: Mapping[Modality, Array] = windows.present
     there = np.sum([flags[m][rows] if m in flags else np.ones(len(rows)) for m in suite], axis=0)
     row = rows[np.argmax(2 * there + (windows.split[rows] == TRAIN))]
@@ -80,65 +84,79 @@ def _window(fleet: Fleet, client: int, suite: tuple[Modality, ...]) -> list[str]
         what = f"class {windows.labels[int(target)]}"
     else:
         what = f"target {np.array2string(np.asarray(target), precision=2, threshold=8)}"
-    parts = [f"<p class='note'>{windows.seconds:g} s, {escape(what)}.</p><div class='charts maps'>"]
+    figures = []
     for m in suite:
         x = np.asarray(windows.inputs[m][row], np.float64)
         kind, unit = windows.kinds.get(m, "series"), windows.units.get(m, "")
         name = f"{m} [{unit}]" if unit else m
         shape = " x ".join(str(n) for n in x.shape)
         draw = {"series": _lines, "points": _cloud}.get(kind, _picture)
-        parts.append(f"<figure>{draw(x)}<figcaption>{escape(name)}, {shape}</figcaption></figure>")
-    return [*parts, "</div>"]
+        figures.append(element("figure", draw(x), element("figcaption", f"{name}, {shape}")))
+    shown = element("div", *figures, class_="charts maps")
+    return stacked(note(f"{windows.seconds:g} s, {what}."), shown)
 
 
-def _lines(x: Array) -> str:
+def _lines(x: Array) -> Markup:
     """One line per channel; gaps where samples are missing."""
     x = x[:, :: max(1, -(-x.shape[1] // STEPS))]
     if not np.isfinite(x).any():
-        return "<p class='note'>missing</p>"
+        return note("missing")
     low, high = np.nanmin(x), np.nanmax(x)
     across = np.linspace(40, WIDTH - 5, x.shape[1])
     down = HEIGHT - 8 - (x - low) / ((high - low) or 1.0) * (HEIGHT - 16)
-    parts = [f"<text x='2' y='14'>{high:.3g}</text><text x='2' y='{HEIGHT - 4}'>{low:.3g}</text>"]
+    parts = [
+        element("text", f"{high:.3g}", x=2, y=14),
+        element("text", f"{low:.3g}", x=2, y=HEIGHT - 4),
+    ]
     for i, line in enumerate(down):
         pen, path = "M", []
         for at, y in zip(across, line, strict=True):
             if np.isfinite(y):
                 path.append(f"{pen}{at:.1f},{y:.1f}")
             pen = "L" if np.isfinite(y) else "M"
-        parts.append(f"<path d='{' '.join(path)}' fill='none' stroke='{colour(i)}'/>")
-    return f"<svg width='{WIDTH}' viewBox='0 0 {WIDTH} {HEIGHT}'>{''.join(parts)}</svg>"
+        parts.append(element("path", d=" ".join(path), fill="none", stroke=colour(i)))
+    return _drawing(parts)
 
 
-def _cloud(x: Array) -> str:
+def _cloud(x: Array) -> Markup:
     """Points from the front and from above; the first three features are x, y, z."""
     x = x[:3, np.isfinite(x[:3]).all(0)]
     if not x.size:
-        return "<p class='note'>no point</p>"
-    parts = []
+        return note("no point")
+    parts = [
+        element("text", "x, z", x=10, y=12),
+        element("text", "x, y", x=WIDTH / 2 + 10, y=12),
+    ]
     for side, (a, b) in enumerate(((0, 2), (0, 1))):
         low = np.array([x[a].min(), x[b].min()])
         span = max(float(np.ptp(x[a])), float(np.ptp(x[b]))) or 1.0
         left = side * WIDTH / 2 + 10
         for across, up in zip(x[a], x[b], strict=True):
-            cx = left + (across - low[0]) / span * (HEIGHT - 20)
-            cy = HEIGHT - 10 - (up - low[1]) / span * (HEIGHT - 20)
-            parts.append(f"<circle cx='{cx:.1f}' cy='{cy:.1f}' r='1.5' fill='{colour(side)}'/>")
-    label = f"<text x='10' y='12'>x, z</text><text x='{WIDTH / 2 + 10}' y='12'>x, y</text>"
-    return f"<svg width='{WIDTH}' viewBox='0 0 {WIDTH} {HEIGHT}'>{label}{''.join(parts)}</svg>"
+            cx = f"{left + (across - low[0]) / span * (HEIGHT - 20):.1f}"
+            cy = f"{HEIGHT - 10 - (up - low[1]) / span * (HEIGHT - 20):.1f}"
+            parts.append(element("circle", cx=cx, cy=cy, r=1.5, fill=colour(side)))
+    return _drawing(parts)
 
 
-def _picture(x: Array) -> str:
+def _drawing(parts: Sequence[Markup]) -> Markup:
+    return element("svg", *parts, width=WIDTH, viewBox=f"0 0 {WIDTH} {HEIGHT}")
+
+
+def _picture(x: Array) -> Markup:
     """The first channel (frame, antenna) in shades of grey, dark is low; missing is black."""
     values = x[0]
     known = np.isfinite(values)
     if not known.any():
-        return "<p class='note'>missing</p>"
+        return note("missing")
     low, high = values[known].min(), values[known].max()
     grey = np.where(known, 30 + 225 * (values - low) / ((high - low) or 1.0), 0)
-    return (
-        f"<img alt='{low:.3g} to {high:.3g}' width='{WIDTH}' height='{HEIGHT}' "
-        f"src='data:image/png;base64,{base64.b64encode(_png(grey.astype(np.uint8))).decode()}'>"
+    png = base64.b64encode(_png(grey.astype(np.uint8))).decode()
+    return element(
+        "img",
+        alt=f"{low:.3g} to {high:.3g}",
+        width=WIDTH,
+        height=HEIGHT,
+        src=f"data:image/png;base64,{png}",
     )
 
 

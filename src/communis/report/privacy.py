@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from html import escape
 from typing import Any
 
 import pandas as pd
+from markupsafe import Markup
 
 from communis.compare import cells, estimate, grouped
 from communis.finished import Finished
+from communis.markup import EMPTY, Content, element, stacked
 from communis.metrics.estimate import Estimate
 from communis.metrics.selection import Select
 from communis.report.attack import signed
 from communis.report.courses import by_round
-from communis.report.html import details, heading, legend, note, table
+from communis.report.html import charts, details, heading, legend, note, table
 from communis.report.svg import colour
 from communis.report.words import counts, number, plain
 from communis.spent import epsilon_of
@@ -64,23 +65,23 @@ def points(runs: Sequence[Finished]) -> list[Point]:
     ]
 
 
-def section(runs: Sequence[Finished], metric: str, select: Select) -> str:
+def section(runs: Sequence[Finished], metric: str, select: Select) -> Markup:
     """All cells together. Short where nobody asked for privacy."""
     found = points(runs)
     parts = [heading("What left the clients, and is it private?")]
     if not any(_asked(point) for point in found):
-        body = [[escape(who), escape(text)] for text, who in _alike(found).items()]
+        body = [[who, text] for text, who in _alike(found).items()]
         parts.append(table(["method", "verdict"], body, text=(0, 1)))
-        return "\n".join([*parts, *_folded(_firsts(found))])
+        return stacked(*parts, *_folded(_firsts(found)))
     prices = {point.name: paid for point in found if (paid := price(point, runs, metric, select))}
     parts.append(_utility(found, prices, metric, select))
     parts.append(note(f"{ABOUT} Scores are of {counts(select, metric)}. {PRICE * bool(prices)}"))
     parts += [_course(found), *_folded(found)]
     conditions = dict.fromkeys(text for point in found for text in point.verdict.conditions)
     if conditions:
-        parts.append("<h3>Conditions of every promise</h3>")
+        parts.append(element("h3", "Conditions of every promise"))
         parts.append(_list(list(conditions)))
-    return "\n".join(parts)
+    return stacked(*parts)
 
 
 def lines(runs: Sequence[Finished]) -> list[str]:
@@ -138,19 +139,18 @@ def _asked(point: Point) -> bool:
 
 def _utility(
     found: Sequence[Point], prices: Mapping[str, Estimate], metric: str, select: Select
-) -> str:
+) -> Markup:
     """Scores with the verdict beside them."""
     grid = any(point.place for point in found)
-    heads = ["method", *["cell"] * grid, "mode", "verdict", f"test {escape(plain(metric))}"]
-    heads += ["what privacy<br>changes"] * bool(prices) + ["why not"]
+    heads = ["method", *["cell"] * grid, "mode", "verdict", f"test {plain(metric)}"]
+    heads += ["what privacy\nchanges"] * bool(prices) + ["why not"]
     body = []
     for point in found:
         v, paid = point.verdict, prices.get(point.name)
-        place = [escape(point.place)] * grid
-        line = [escape(point.method), *place, escape(v.mode), escape(v.brief)]
+        line: list[Content] = [point.method, *[point.place] * grid, v.mode, v.brief]
         line += [number(estimate(point.runs, metric, select))]
         line += [signed(paid) if paid else "-"] * bool(prices)
-        body.append([*line, f"<div style='{WRAPPED}'>{escape('; '.join(v.reasons))}</div>"])
+        body.append([*line, element("div", "; ".join(v.reasons), style=WRAPPED)])
     return table(heads, body, text=(*range(3 + grid), len(heads) - 1))
 
 
@@ -181,32 +181,32 @@ def _firsts(found: Sequence[Point]) -> list[Point]:
     return list({point.method: point for point in reversed(found)}.values())[::-1]
 
 
-def _folded(found: Sequence[Point]) -> list[str]:
+def _folded(found: Sequence[Point]) -> list[Markup]:
     """Everything that belongs to each verdict, when it is asked for."""
     parts = []
     for point in found:
         v = point.verdict
-        first, *facts = [[key, escape(text)] for key, text in v.facts.items()]
-        shown = [f"<p>{escape(v.line)}.</p>", table(first, facts, text=(0, 1))]
-        shown += [f"<p>Why:</p>{_list(v.reasons)}"] if len(v.reasons) > 1 else []
+        first, *facts = v.facts.items()
+        shown = [element("p", f"{v.line}."), table(first, facts, text=(0, 1))]
+        shown += [element("p", "Why:") + _list(v.reasons)] if len(v.reasons) > 1 else []
         parts.append(details(f"{point.name}: {v.brief}", *shown, _left(v)))
     return parts
 
 
-def _left(v: Verdict) -> str:
+def _left(v: Verdict) -> Markup:
     """What left a client, part by part."""
     heads = ["field of the message", "part", "tensors", "numbers", "covered"]
     body = [
         [
-            *(escape(part.field), escape(part.part), str(part.tensors), f"{part.numbers:,}"),
-            "yes" if part.covered else f"no: {escape(part.why)}",
+            *(part.field, part.part, str(part.tensors), f"{part.numbers:,}"),
+            "yes" if part.covered else f"no: {part.why}",
         ]
         for part in v.table
     ]
     return table(heads, body, text=(0, 1, 4)) if body else note("Nothing was sent.")
 
 
-def _course(found: Sequence[Point]) -> str:
+def _course(found: Sequence[Point]) -> Markup:
     """The largest epsilon over rounds; empty where nothing is promised. Methods of a cell often
     spend the same: then they share a line."""
     alike: dict[Any, list[Point]] = {}
@@ -219,11 +219,11 @@ def _course(found: Sequence[Point]) -> str:
         for courses, some in alike.items()
     }
     if not by_name:
-        return ""
+        return EMPTY
     shades = {name: colour(i) for i, name in enumerate(by_name)}
     chart = by_round(by_name, shades, "Largest epsilon of a client by round", "epsilon")
-    return f"{legend(shades)}<div class='charts'>{chart}</div>"
+    return legend(shades) + charts(chart)
 
 
-def _list(texts: Sequence[str]) -> str:
-    return f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in texts)}</ul>"
+def _list(texts: Sequence[str]) -> Markup:
+    return element("ul", *(element("li", text) for text in texts))

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from markupsafe import Markup
 
 from communis.availability.plot import client_map, sensor_map, suite_map
 from communis.availability.trace import Trace
 from communis.compare import cells
 from communis.finished import Finished
+from communis.markup import EMPTY, element, stacked
 from communis.recordings.windows import TRAIN
 from communis.report.html import heading, note, unfolded
 
@@ -20,24 +22,23 @@ ABOUT = (
 )
 
 
-def section(runs: Sequence[Finished]) -> str:
+def section(runs: Sequence[Finished]) -> Markup:
     """Maps of the first seed of every cell; empty where no client is described."""
     firsts = [min(group, key=lambda run: run.seed) for group in cells(runs).values()]
     drawn = [(run, _maps(run)) for run in firsts if run.clients]
     if not drawn:
-        return ""
+        return EMPTY
     maps = {", ".join(filter(None, [run.place, f"seed {run.seed}"])): maps for run, maps in drawn}
-    return "\n".join([heading("Which sensors, and when"), note(ABOUT), unfolded(maps)])
+    return stacked(heading("Which sensors, and when"), note(ABOUT), unfolded(maps))
 
 
-def _maps(run: Finished) -> str:
+def _maps(run: Finished) -> Markup:
     suites = [tuple(client.get("sensors", ())) for client in run.clients]
     union = sorted({m for suite in suites for m in suite})
-    owned = suite_map(suites, union, "clients x sensors")
+    owned = element("div", suite_map(suites, union, "clients x sensors"), class_="maps")
     path = run.path / "availability.parquet"
     if not path.exists():
-        text = "No sensor that a client owns was seen to be missing."
-        return f"<div class='maps'>{owned}</div>{note(text)}"
+        return owned + note("No sensor that a client owns was seen to be missing.")
     trace = Trace.load(path)
     drawn = [
         sensor_map(client_map(trace, suite, i, TRAIN), seconds, f"client {i}")
@@ -46,10 +47,8 @@ def _maps(run: Finished) -> str:
     ]
     more = f" The first {CLIENTS} of {len(suites)} clients:" if len(suites) > CLIENTS else ""
     text = f"{_missing(trace, suites):.0%} of the time of the sensors that clients own is missing."
-    maps = "".join(f"<div>{one}</div>" for one in drawn)
-    return (
-        f"<div class='maps'>{owned}</div>{note(text + more)}<div class='charts maps'>{maps}</div>"
-    )
+    maps = element("div", *(element("div", one) for one in drawn), class_="charts maps")
+    return owned + note(text + more) + maps
 
 
 def _missing(trace: Trace, suites: Sequence[Sequence[str]]) -> float:

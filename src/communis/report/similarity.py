@@ -7,18 +7,29 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from itertools import combinations
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
 from communis.compare import grouped
 from communis.finished import Finished
+from communis.markup import EMPTY, element, stacked
 from communis.metrics.selection import Scores
 from communis.recordings.recording import Array
 from communis.report.graph import NODES, RED, SHADES
-from communis.report.html import details, heading, legend, note, shaded, unfolded
+from communis.report.html import (
+    charts,
+    details,
+    figure,
+    heading,
+    legend,
+    note,
+    row,
+    shaded,
+    unfolded,
+)
 from communis.report.layout import layout
 from communis.report.svg import TOP, Axes, band, curves, picture
 from communis.report.words import attackers
@@ -120,13 +131,13 @@ class Learning:
         return ".3f" if self.peers <= 10 else ".4f"
 
 
-def section(runs: Sequence[Finished], shades: Mapping[str, str]) -> str:
+def section(runs: Sequence[Finished], shades: Mapping[str, str]) -> Markup:
     """The runs are those of one cell. Empty where no method compares its clients."""
     read = {name: [learning(run) for run in group] for name, group in grouped(runs).items()}
     some = {name: [x for x in g if len(x.mean) or x.rounds] for name, g in read.items()}
     found = {name: sorted(g, key=lambda x: x.run.seed) for name, g in some.items() if g}
     if not found:
-        return ""
+        return EMPTY
     everything = [x for group in found.values() for x in group]
     parts = [heading("Who learns from whom"), note(ABOUT), _curves(found, shades)]
     drawn = {name: [x for x in group if x.rounds] for name, group in found.items()}
@@ -141,7 +152,7 @@ def section(runs: Sequence[Finished], shades: Mapping[str, str]) -> str:
         parts.append(unfolded({name: _block(group, colours) for name, group in drawn.items()}))
     if any(len(x.clients) > NODES for x in everything):
         parts.append(note(MANY))
-    return "\n".join(parts)
+    return stacked(*parts)
 
 
 def rank(kind: str) -> tuple[int, str]:
@@ -161,7 +172,7 @@ def learning(run: Finished) -> Learning:
     return Learning(run, mean, pairs.astype({"one": int, "other": int}), last)
 
 
-def _curves(found: Mapping[str, Sequence[Learning]], shades: Mapping[str, str]) -> str:
+def _curves(found: Mapping[str, Sequence[Learning]], shades: Mapping[str, str]) -> Markup:
     """Never on a scale of powers: cosines can be negative."""
     lines = []
     for name, group in found.items():
@@ -172,17 +183,17 @@ def _curves(found: Mapping[str, Sequence[Learning]], shades: Mapping[str, str]) 
         return note("No two clients ever had a class in common.")
     names = legend({line.name: line.colour for line in lines})
     chart = curves(lines, "Mean similarity of two clients", "round", "cosine", whole=True)
-    return f"{names}<div class='charts'>{chart}</div>"
+    return names + charts(chart)
 
 
-def _block(group: Sequence[Learning], colours: Mapping[str, str]) -> str:
+def _block(group: Sequence[Learning], colours: Mapping[str, str]) -> Markup:
     """All of the first seed; of others what can be read without pictures."""
     first, *others = group
-    tables = f"{note(TABLES)}{_tables(first)}"
+    tables = note(TABLES) + _tables(first)
     if len(first.clients) > READABLE:
         tables = details("all similarities and weights", tables)
     folded = [details(f"seed {x.run.seed}", note(_said(x)), _tables(x)) for x in others]
-    return "\n".join([note(_said(first)), _pictures(first, colours), tables, *folded])
+    return stacked(note(_said(first)), _pictures(first, colours), tables, *folded)
 
 
 def _said(x: Learning) -> str:
@@ -208,7 +219,7 @@ def _span(values: Array, form: str) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _tables(x: Learning) -> str:
+def _tables(x: Learning) -> Markup:
     """Of the last round. Shades begin at 0: they make no more of a difference than there is."""
     liars = attackers(x.run)
     names = {c: f"{c}: {kind}{', attacks' * (c in liars)}" for c, kind in x.kinds.items()}
@@ -220,11 +231,11 @@ def _tables(x: Learning) -> str:
     for name, (found, low, high, form) in figures.items():
         text = f"{name} in round {x.rounds[-1]}; palest {low:.2g}, darkest {high:.3g}"
         drawn = shaded(found.rename(index=names), "client", (low, high), form)
-        parts.append(f"<figure><figcaption>{text}</figcaption>{drawn}</figure>")
-    return f"<div class='row'>{''.join(parts)}</div>"
+        parts.append(figure(text, drawn))
+    return row(*parts)
 
 
-def _pictures(x: Learning, colours: Mapping[str, str]) -> str:
+def _pictures(x: Learning, colours: Mapping[str, str]) -> Markup:
     """The scale, then every moment."""
     n = len(x.clients)
     everybody = list(combinations(range(n), 2))
@@ -239,17 +250,17 @@ def _pictures(x: Learning, colours: Mapping[str, str]) -> str:
     for now in [x.rounds[i] for i in moments]:
         parts = [*_lines(x, now, spots, widest), *nodes]
         shown = picture(f"similarity of clients, round {now}", parts, size)
-        drawn.append(f"<figure style='flex:1 1 200px;max-width:{SIDE}px'>{shown}</figure>")
-    return f"{_scale(widest)}<div class='row'>{''.join(drawn)}</div>"
+        drawn.append(element("figure", shown, style=f"flex:1 1 200px;max-width:{SIDE}px"))
+    return _scale(widest) + row(*drawn)
 
 
-def _lines(x: Learning, now: int, spots: Array, widest: float) -> list[str]:
+def _lines(x: Learning, now: int, spots: Array, widest: float) -> list[Markup]:
     """The title, and a line for all who can be compared."""
     alike, place = x.alike(now).to_numpy(), {client: i for i, client in enumerate(x.clients)}
-    parts = [f"<text x='{EDGE}' y='18' class='title'>round {now}</text>"]
+    parts = [element("text", f"round {now}", x=EDGE, y=18, class_="title")]
     if np.isfinite(alike).any():
         text = _span(alike, ".2f")
-        parts.append(f"<text x='{SIDE - EDGE}' y='18' text-anchor='end'>{text}</text>")
+        parts.append(element("text", text, x=SIDE - EDGE, y=18, text_anchor="end"))
     for one, other in combinations(sorted(place), 2):
         a, b = place[one], place[other]
         if math.isfinite(alike[a, b]):
@@ -257,36 +268,55 @@ def _lines(x: Learning, now: int, spots: Array, widest: float) -> list[str]:
     return parts
 
 
-def _scale(widest: float) -> str:
+def _scale(widest: float) -> Markup:
     parts, step = [], 80
     for i, sample in enumerate(SAMPLES):
         left, right = np.array([(step * i, 10), (step * i + 34, 10)])
         parts.append(_line(left, right, sample, widest))
-        parts.append(f"<text x='{right[0] + 6}' y='14'>{sample:g}</text>")
+        parts.append(element("text", f"{sample:g}", x=right[0] + 6, y=14))
     size = Axes((0, 1), (0, 1), step * len(SAMPLES), 20)
     drawn = picture("width of a line by similarity", parts, size)
-    return f"<div style='max-width:{size.width}px'>{drawn}</div>"
+    return element("div", drawn, style=f"max-width:{size.width}px")
 
 
-def _line(a: Array, b: Array, value: float, widest: float, ends: str = "") -> str:
-    dashes = " stroke-dasharray='4 3'" * bool(value < 0)
-    return (
-        f"<line x1='{a[0]:.1f}' y1='{a[1]:.1f}' x2='{b[0]:.1f}' y2='{b[1]:.1f}' "
-        f"style='stroke:var(--soft)' stroke-width='{abs(value) * widest:.2f}'{dashes}>"
-        f"<title>{ends}{value:.3f}</title></line>"
+def _line(a: Array, b: Array, value: float, widest: float, ends: str = "") -> Markup:
+    return element(
+        "line",
+        element("title", f"{ends}{value:.3f}"),
+        x1=f"{a[0]:.1f}",
+        y1=f"{a[1]:.1f}",
+        x2=f"{b[0]:.1f}",
+        y2=f"{b[1]:.1f}",
+        style="stroke:var(--soft)",
+        stroke_width=f"{abs(value) * widest:.2f}",
+        stroke_dasharray="4 3" if value < 0 else None,
     )
 
 
-def _nodes(x: Learning, spots: Array, radius: float, colours: Mapping[str, str]) -> list[str]:
+def _nodes(x: Learning, spots: Array, radius: float, colours: Mapping[str, str]) -> list[Markup]:
     parts = []
     for client, (across, down) in zip(x.clients, spots, strict=True):
         kind, attacks = x.kinds[client], client in attackers(x.run)
-        ring = f" stroke='{RED}' stroke-width='3'" * attacks
         parts.append(
-            f"<circle cx='{across:.1f}' cy='{down:.1f}' r='{radius:.1f}' "
-            f"fill='{colours[kind]}'{ring}><title>client {client}: {escape(kind)}"
-            f"{', attacks' * attacks}</title></circle>"
-            f"<text x='{across:.1f}' y='{down + 4:.1f}' text-anchor='middle' "
-            f"style='fill:#fff;pointer-events:none'>{client}</text>"
+            element(
+                "circle",
+                element("title", f"client {client}: {kind}{', attacks' * attacks}"),
+                cx=f"{across:.1f}",
+                cy=f"{down:.1f}",
+                r=f"{radius:.1f}",
+                fill=colours[kind],
+                stroke=RED if attacks else None,
+                stroke_width=3 if attacks else None,
+            )
+        )
+        parts.append(
+            element(
+                "text",
+                str(client),
+                x=f"{across:.1f}",
+                y=f"{down + 4:.1f}",
+                text_anchor="middle",
+                style="fill:#fff;pointer-events:none",
+            )
         )
     return parts

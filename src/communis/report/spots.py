@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 
+from markupsafe import Markup
+
+from communis.markup import element
 from communis.report.svg import BOTTOM, TOP, Axes, Dots, circles, frame, nothing, picture, ticks
 
 SIZE = 840, 420
@@ -34,7 +36,7 @@ def spots(
     x_label: str,
     y_label: str,
     least: tuple[float, float],
-) -> str:
+) -> Markup:
     """joined: rows of points that a line goes through; least: what x spans at least."""
     if not found:
         return nothing(title)
@@ -45,14 +47,20 @@ def spots(
     for row in joined:
         points = " ".join(axes.at(spot.x, spot.y) for spot in row)
         parts.append(
-            f"<polyline points='{points}' fill='none' stroke='#94a3b8' stroke-width='1.5' "
-            "stroke-dasharray='5 4'></polyline>"
+            element(
+                "polyline",
+                points=points,
+                fill="none",
+                stroke="#94a3b8",
+                stroke_width=1.5,
+                stroke_dasharray="5 4",
+            )
         )
     for spot in found:
         (left, right), (low, high) = _ends(spot.x, spot.dx), _ends(spot.y, spot.dy)
         cross = f"M{axes.at(left, spot.y)} L{axes.at(right, spot.y)} "
         cross += f"M{axes.at(spot.x, low)} L{axes.at(spot.x, high)}"
-        parts.append(f"<path d='{cross}' stroke='{spot.colour}' opacity='.5'></path>")
+        parts.append(element("path", d=cross, stroke=spot.colour, opacity=".5"))
         parts += circles(Dots(spot.name, spot.colour, [spot.x], [spot.y]), axes, 4.5)
     return picture(title, [*parts, *_names(found, axes)], axes)
 
@@ -61,7 +69,7 @@ def _ends(value: float, reach: float) -> tuple[float, float]:
     return (value - reach, value + reach) if math.isfinite(reach) else (value, value)
 
 
-def _names(found: Sequence[Spot], axes: Axes) -> list[str]:
+def _names(found: Sequence[Spot], axes: Axes) -> list[Markup]:
     """Names beside their points; where they would cover others a little off, with a thin line."""
     places = [axes.place(spot.x, spot.y) for spot in found]
     taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in places]
@@ -74,10 +82,17 @@ def _names(found: Sequence[Spot], axes: Axes) -> list[str]:
         end, middle = (box[0] if box[0] > x else box[2]), (box[1] + box[3]) / 2
         if abs(middle - y) >= LINE:
             parts.append(
-                f"<line x1='{x:.1f}' y1='{y:.1f}' x2='{end:.1f}' y2='{middle:.1f}' "
-                f"stroke='{spot.colour}' opacity='.5'/>"
+                element(
+                    "line",
+                    x1=f"{x:.1f}",
+                    y1=f"{y:.1f}",
+                    x2=f"{end:.1f}",
+                    y2=f"{middle:.1f}",
+                    stroke=spot.colour,
+                    opacity=".5",
+                )
             )
-        parts.append(f"<text x='{box[0]:.1f}' y='{middle + 4:.1f}'>{escape(spot.name)}</text>")
+        parts.append(element("text", spot.name, x=f"{box[0]:.1f}", y=f"{middle + 4:.1f}"))
     return parts
 
 

@@ -1,12 +1,15 @@
-"""Curves, points and bars as plain SVG text."""
+"""Curves, points and bars as SVG."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from statistics import fmean
+
+from markupsafe import Markup
+
+from communis.markup import EMPTY, element, stacked
 
 PALETTE = (
     "#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be185d", "#65a30d",
@@ -87,7 +90,7 @@ def curves(
     y_label: str,
     whole: bool = False,
     powers: bool = False,
-) -> str:
+) -> Markup:
     """A chart of all lines on common axes; where there is nothing to draw, it says so. whole: what
     x counts has no fractions; powers: y are powers of ten."""
     lines = [line for line in lines if len(line.x)]
@@ -100,20 +103,21 @@ def curves(
     for line in lines:
         upper = [axes.at(x, y) for x, y in zip(line.x, line.high, strict=True)]
         lower = [axes.at(x, y) for x, y in zip(line.x, line.low, strict=True)]
-        name = f"<title>{escape(line.name)}</title>"
         if len(line.x) > 1:
             band = " ".join([*upper, *reversed(lower)])
-            parts.append(f"<polygon points='{band}' fill='{line.colour}' opacity='.13'/>")
+            parts.append(element("polygon", points=band, fill=line.colour, opacity=".13"))
         points = " ".join(axes.at(x, y) for x, y in zip(line.x, line.y, strict=True))
+        name = element("title", line.name)
         parts.append(
-            f"<polyline points='{points}' fill='none' stroke='{line.colour}' stroke-width='2'>"
-            f"{name}</polyline>"
+            element(
+                "polyline", name, points=points, fill="none", stroke=line.colour, stroke_width=2
+            )
         )
         parts += circles(Dots(line.name, line.colour, line.x, line.y), axes)
     return picture(title, parts, axes)
 
 
-def scatter(groups: Sequence[Dots], title: str, x_label: str, y_label: str) -> str:
+def scatter(groups: Sequence[Dots], title: str, x_label: str, y_label: str) -> Markup:
     """All points on common axes."""
     groups = [group for group in groups if len(group.x)]
     if not groups:
@@ -131,18 +135,25 @@ def bars(
     title: str,
     x_label: str,
     longest: float,
-) -> str:
+) -> Markup:
     """A bar below every name, made of parts end to end. longest: what the axis reaches to."""
     axes = Axes(ticks(0, longest), (0, len(rows)), WIDTH, TOP + BAR * len(rows) + BOTTOM, RIGHT)
     parts = [frame(axes, title, x_label)]
     for i, (name, values) in enumerate(rows.items()):
         left, bottom = axes.place(0, len(rows) - i - 1)
-        parts.append(f"<text x='{left}' y='{bottom - 22:.1f}'>{escape(name)}</text>")
+        parts.append(element("text", name, x=left, y=f"{bottom - 22:.1f}"))
         for kind, value in values.items():
             width = axes.place(value, 0)[0] - axes.place(0, 0)[0]
             parts.append(
-                f"<rect x='{left:.1f}' y='{bottom - 17:.1f}' width='{width:.1f}' height='13' "
-                f"fill='{colours[kind]}'><title>{escape(kind)}: {value:.3g}</title></rect>"
+                element(
+                    "rect",
+                    element("title", f"{kind}: {value:.3g}"),
+                    x=f"{left:.1f}",
+                    y=f"{bottom - 17:.1f}",
+                    width=f"{width:.1f}",
+                    height=13,
+                    fill=colours[kind],
+                )
             )
             left += width
     return picture(title, parts, axes)
@@ -160,48 +171,45 @@ def ticks(low: float, high: float, whole: bool = False, count: int = 5) -> list[
     return [round(i * step, 12) for i in range(first, last + 1)]
 
 
-def circles(dots: Dots, axes: Axes, radius: float = 2.6) -> list[str]:
+def circles(dots: Dots, axes: Axes, radius: float = 2.6) -> list[Markup]:
     parts = []
     for x, y in zip(dots.x, dots.y, strict=True):
         across, down = axes.place(x, y)
+        name = element("title", f"{dots.name}: {y:.4g} at {x:.4g}")
         parts.append(
-            f"<circle cx='{across:.1f}' cy='{down:.1f}' r='{radius}' fill='{dots.colour}'>"
-            f"<title>{escape(dots.name)}: {y:.4g} at {x:.4g}</title></circle>"
+            element(
+                "circle", name, cx=f"{across:.1f}", cy=f"{down:.1f}", r=radius, fill=dots.colour
+            )
         )
     return parts
 
 
-def picture(title: str, parts: Sequence[str], axes: Axes) -> str:
-    size, body = f"{axes.width} {axes.height}", "\n".join(parts)
-    return f"<svg viewBox='0 0 {size}' role='img' aria-label='{escape(title)}'>{body}</svg>"
+def picture(title: str, parts: Sequence[Markup], axes: Axes) -> Markup:
+    box = f"0 0 {axes.width} {axes.height}"
+    return element("svg", stacked(*parts), viewBox=box, role="img", aria_label=title)
 
 
-def nothing(title: str) -> str:
-    return f"<p class='note'>{escape(title)}: nothing was evaluated.</p>"
+def nothing(title: str) -> Markup:
+    return element("p", f"{title}: nothing was evaluated.", class_="note")
 
 
-def frame(axes: Axes, title: str, x_label: str, y_label: str = "", powers: bool = False) -> str:
+def frame(axes: Axes, title: str, x_label: str, y_label: str = "", powers: bool = False) -> Markup:
     """The title, the labels and the ticks; grid lines where they are named: across if y has a
     label, else down. powers: y are powers of ten."""
     right, bottom = axes.width - RIGHT, axes.height - BOTTOM
-    parts = [f"<text x='{axes.left}' y='18' class='title'>{escape(title)}</text>"]
+    parts = [element("text", title, x=axes.left, y=18, class_="title")]
     for y in axes.y if y_label else ():
         down, text = axes.place(axes.x[0], y)[1], f"{10**y:.2g}" if powers else f"{y:g}"
-        parts.append(
-            f"<line x1='{axes.left}' x2='{right}' y1='{down:.1f}' y2='{down:.1f}' class='grid'/>"
-            f"<text x='{axes.left - 6}' y='{down + 4:.1f}' text-anchor='end'>{text}</text>"
-        )
+        at = f"{down:.1f}"
+        parts.append(element("line", x1=axes.left, x2=right, y1=at, y2=at, class_="grid"))
+        parts.append(element("text", text, x=axes.left - 6, y=f"{down + 4:.1f}", text_anchor="end"))
     for x in axes.x:
-        across = axes.place(x, axes.y[0])[0]
+        across = f"{axes.place(x, axes.y[0])[0]:.1f}"
         if not y_label:
-            parts.append(
-                f"<line x1='{across:.1f}' x2='{across:.1f}' y1='{TOP}' y2='{bottom}' class='grid'/>"
-            )
-        parts.append(f"<text x='{across:.1f}' y='{bottom + 16}' text-anchor='middle'>{x:g}</text>")
+            parts.append(element("line", x1=across, x2=across, y1=TOP, y2=bottom, class_="grid"))
+        parts.append(element("text", f"{x:g}", x=across, y=bottom + 16, text_anchor="middle"))
     middle = (axes.left + right) / 2
-    parts.append(
-        f"<text x='{middle}' y='{axes.height - 8}' text-anchor='middle'>{escape(x_label)}</text>"
-        f"<text transform='translate(14 {axes.height / 2}) rotate(-90)' text-anchor='middle'>"
-        f"{escape(y_label)}</text>"
-    )
-    return "".join(parts)
+    parts.append(element("text", x_label, x=middle, y=axes.height - 8, text_anchor="middle"))
+    turned = f"translate(14 {axes.height / 2}) rotate(-90)"
+    parts.append(element("text", y_label, transform=turned, text_anchor="middle"))
+    return EMPTY.join(parts)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from html import escape
+
+from markupsafe import Markup
 
 from communis.finished import Finished
+from communis.markup import EMPTY, stacked
 from communis.metrics.estimate import Estimate
 from communis.metrics.selection import Select
 from communis.report.clockwords import goal
@@ -31,19 +33,17 @@ def section(
     select: Select,
     targets: Sequence[float],
     explained: bool = False,
-) -> str:
+) -> Markup:
     """Empty where no target was named. explained: the page says elsewhere how to read it."""
     found = traffic(runs, metric, select, targets)
     if not found:
-        return ""
+        return EMPTY
     parts = [heading("Traffic until a score is reached")]
-    parts.append("" if explained else note(about_traffic(runs, metric)))
+    parts.append(EMPTY if explained else note(about_traffic(runs, metric)))
     for one in found:
-        lines = [
-            [escape(row.method), *(show(row) for show in COLUMNS.values())] for row in one.rows
-        ]
-        parts.append(table([escape(goal(one.target, metric)), *COLUMNS], lines))
-    return "\n".join(parts)
+        lines = [[row.method, *(show(row) for show in COLUMNS.values())] for row in one.rows]
+        parts.append(table([goal(one.target, metric), *COLUMNS], lines))
+    return stacked(*parts)
 
 
 def about_traffic(runs: Sequence[Finished], metric: str) -> str:

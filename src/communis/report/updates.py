@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
 from communis.compare import grouped, plainest
 from communis.finished import Finished
+from communis.markup import EMPTY
 from communis.report.allocation import in_order
-from communis.report.html import heading, note, shaded, unfolded
+from communis.report.html import figure, heading, note, row, shaded, unfolded
 
 KINDS = 15  # of pairs that are shown at most
 ABOUT = (
@@ -23,7 +25,7 @@ ABOUT = (
 )
 
 
-def section(runs: Sequence[Finished]) -> str:
+def section(runs: Sequence[Finished]) -> Markup:
     """The runs are those of one cell. Empty where pairs were not written down."""
     drawn = {}
     base, groups = plainest(runs), grouped(runs)
@@ -36,17 +38,16 @@ def section(runs: Sequence[Finished]) -> str:
         values = np.concatenate([t.to_numpy().ravel() for t in tables])
         span = float(np.nanmin(values)), float(np.nanmax(values))
         figures = [
-            f"<figure><figcaption>{_rounds(part)}</figcaption>"
-            f"{shaded(wide, 'group', span, '.2f')}</figure>"
+            figure(_rounds(part), shaded(wide, "group", span, ".2f"))
             for part, wide in zip((early, late), tables, strict=True)
         ]
-        kinds = found["kind"].nunique()
-        more = f"The {KINDS} most frequent of {kinds} kinds of pairs." if kinds > KINDS else ""
-        drawn[name] = f"<div class='row'>{''.join(figures)}</div>{note(more) if more else ''}"
+        drawn[name] = row(*figures)
+        if (kinds := found["kind"].nunique()) > KINDS:
+            drawn[name] += note(f"The {KINDS} most frequent of {kinds} kinds of pairs.")
     if not drawn:
-        return ""
+        return EMPTY
     title = heading("Do clients pull in the same direction?")
-    return f"{title}{note(ABOUT)}{unfolded(drawn)}"
+    return title + note(ABOUT) + unfolded(drawn)
 
 
 def pairs(group: Sequence[Finished]) -> pd.DataFrame:

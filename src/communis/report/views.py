@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
+
+from markupsafe import Markup
 
 from communis.compare import cells, estimate, grouped, known
 from communis.finished import Finished
+from communis.markup import EMPTY
 from communis.metrics.selection import Select
 from communis.report.html import heading, note, table
 from communis.report.modalities import whole
@@ -17,7 +19,7 @@ SEEN = "seen"  # no other prediction: the same one, over the windows that some s
 MEASURE = "mean@"  # what the name of a measure's mean begins with
 
 
-def section(runs: Sequence[Finished], metric: str, select: Select) -> str:
+def section(runs: Sequence[Finished], metric: str, select: Select) -> Markup:
     """Empty where no method has another view or a measure of its own. Views of the common model on
     everybody's windows have a section of their own (modalities.py)."""
     groups = {name: known(group) for name, group in grouped(runs).items()}
@@ -36,7 +38,7 @@ def section(runs: Sequence[Finished], metric: str, select: Select) -> str:
         )
         parts += [heading("What methods measure"), note(about)]
         parts += [_measures(runs, measures, metric, select)]
-    return "".join(parts)
+    return EMPTY.join(parts)
 
 
 def _after(names: Sequence[str]) -> list[str]:
@@ -45,7 +47,7 @@ def _after(names: Sequence[str]) -> list[str]:
     return [view for view in found if not whole(view)]
 
 
-def _views(runs: Sequence[Finished], metric: str, select: Select) -> str:
+def _views(runs: Sequence[Finished], metric: str, select: Select) -> Markup:
     lines, places = [], cells(runs)
     shown = [m for m in METRICS if m in known(runs)]
     for name, group in grouped(runs).items():
@@ -58,14 +60,14 @@ def _views(runs: Sequence[Finished], metric: str, select: Select) -> str:
                 for n in names
             ]
             called = "its prediction, where a sensor saw the window" if view == SEEN else view
-            first = ["", escape(called)] if view else [escape(name), "its prediction"]
+            first = ["", called] if view else [name, "its prediction"]
             lines.append([*first, *scores])
     return table(["method", "view", *map(plain, shown)], lines, text=(0, 1))
 
 
 def _measures(
     runs: Sequence[Finished], measures: Sequence[str], metric: str, select: Select
-) -> str:
+) -> Markup:
     lines, places = [], cells(runs)
     for name, group in grouped(runs).items():
         there = known(group)
@@ -73,5 +75,5 @@ def _measures(
             number(estimate(group, n, select, places, by=metric)) if n in there else "-"
             for n in (f"{MEASURE}{measure}" for measure in measures)
         ]
-        lines.append([escape(name), *values])
-    return table(["method", *map(escape, measures)], lines)
+        lines.append([name, *values])
+    return table(["method", *measures], lines)

@@ -19,6 +19,7 @@ CHOICES: Mapping[Select, str] = {
     "client": "own best",
     "tail": "last five",
 }
+JOINT = "\N{NO-BREAK SPACE}"  # between a number and its sign
 HUGE = 1e9  # a quantity that is no longer written out
 TOGETHER = (
     "A pooled macro f1 is no mean over clients, but that of one confusion of all their windows."

@@ -13,6 +13,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from communis import memory
 from communis.core import CommunisError
 from communis.world import heart, inertial, lidar, radar, radio, ranging
 from communis.world.actions import ACTIONS
@@ -76,6 +77,23 @@ class Sensors:
                     f"{name} = {getattr(self, name)} gives no sample in windows of seconds = "
                     f"{self.seconds}; raise one of them"
                 )
+
+    def require_memory(self, windows: int) -> None:
+        """Refuses more windows than fit. What is made of them in between takes more than they do:
+        whole bodies at every step of CHUNK windows, CSI as complex numbers, rays of images."""
+        steps = [self._steps(rate) for rate in (self.imu_rate, self.csi_rate, self.mmwave_rate)]
+        antennas = self.csi_antennas * self.csi_subcarriers * (1 + self.csi_phase)
+        points = 6 * (self.mmwave_points + self.lidar_points) + int(
+            np.prod(self.depth_size, dtype=object)
+        )
+        kept = 9 * len(self.sites) * steps[0] + antennas * steps[1] + points
+        kept += self._steps(self.heart_rate)
+        made = 600 * (steps[0] + steps[2]) + 16 * antennas * steps[1] + 60 * points
+        memory.require(
+            4.0 * windows * kept + 8.0 * min(windows, CHUNK) * made,
+            f"data: {windows:,} windows",
+            "data.clients, windows, seconds, rates, points, antennas, subcarriers or depth_size",
+        )
 
     def sense(self, random: Generators, scene: Scene) -> Iterator[tuple[int, Reading]]:
         """First window and reading, piece by piece. random: a new generator by name."""

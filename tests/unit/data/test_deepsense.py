@@ -186,3 +186,12 @@ def test_real_sequences(real: Callable[[str], Path]) -> None:
         assert isinstance(recording.target, Stream)
         assert recording.target.values.shape == (46,)
         assert recording.target.values[36] == 1
+
+
+@pytest.mark.parametrize("name", ["/etc/mmWave_power_3.txt", "../../mmWave_power_3.txt"])
+def test_tables_name_files_of_their_scenario_only(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path) / "future-1" / "scenario17_dev_series_val.csv"
+    text = path.read_text("utf-8").replace("./unit1/mmWave_data/mmWave_power_25.txt", name)
+    path.write_text(text.replace("_3.txt", "_25.txt"), "utf-8")
+    with pytest.raises(CommunisError, match=r"series_val\.csv: names .*expected a file below"):
+        read(tmp_path, future=1)

@@ -169,7 +169,7 @@ def test_corrupt_archives_are_named(tmp_path: Path) -> None:
     broken = bytearray(good)
     broken[100:110] = bytes(10)
     path.write_bytes(bytes(broken))
-    assert f"{path} > acc_walking_chest.csv: cannot be unpacked" in refused(tmp_path)
+    assert f"{path} > acc_walking_chest.csv: not a readable file of" in refused(tmp_path)
     path.write_bytes(archive({"acc_walking_1_csv.zip": good[:200]}))
     assert f"{path} > acc_walking_1_csv.zip: not a readable archive" in refused(tmp_path)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from communis.core import CommunisError
-from communis.data.stress_predict import StressPredict
+from communis.data.stress_predict import StressPredict, _next
 from communis.recordings.recording import Recording, Stream
 from communis.tasks import Classification
 
@@ -121,7 +121,7 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     refused(home / "tags_S07.csv", None, "No such file")
     refused(home / "tags_S07.csv", "soon\n", "one Unix time per line")
     refused(book, None, "cannot be read")
-    refused(book, "not a workbook", "cannot be read")
+    refused(book, "not a workbook", "not a readable workbook")
 
 
 def test_a_log_that_does_not_fit_is_named(tmp_path: Path) -> None:
@@ -152,3 +152,10 @@ def test_real(real: Callable[[str], Path]) -> None:
     # The owner's own labels of S05 (by tags) and S06 (by the log), which change at these seconds.
     assert [n for n, _ in changes(found[4])][:3] == [674, 1020, 1291]
     assert [n for n, _ in changes(found[5])][:3] == [600, 960, 1320]
+
+
+@pytest.mark.parametrize(
+    ("column", "right"), [("A", "B"), ("Z", "AA"), ("AZ", "BA"), ("ZZ", "AAA")]
+)
+def test_the_column_to_the_right(column: str, right: str) -> None:
+    assert _next(column) == right

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from collections import Counter
@@ -151,6 +152,31 @@ def test_a_pickle_in_its_place_is_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "it ran").exists()
     np.load(trap, allow_pickle=True)
     assert (tmp_path / "it ran").exists()  # so it was a trap
+
+
+def test_what_is_unpickled_is_what_was_hashed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though another file has taken its place in between."""
+
+    class Trap:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (str(tmp_path / "it ran"),)
+
+    path = tmp_path / "watch_dataset.npy"
+    good = {"X": [np.zeros((9, 6))], "y": [2], "subject": [3], "side": [1]}
+    np.save(path, np.array(good, dtype=object), allow_pickle=True)
+    real = hashlib.sha256
+    monkeypatch.setattr(watch, "SHA256", real(path.read_bytes()).hexdigest())
+
+    def late(content: bytes) -> Any:
+        np.save(path, np.array(Trap(), dtype=object), allow_pickle=True)
+        return real(content)
+
+    monkeypatch.setattr(hashlib, "sha256", late)
+    (recording,) = watch.recordings(path)
+    assert (recording.target, recording.subject, recording.session) == (2, 3, 1)
+    assert not (tmp_path / "it ran").exists()
 
 
 def test_a_missing_file_is_named_with_the_mend(tmp_path: Path) -> None:

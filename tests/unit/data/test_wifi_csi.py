@@ -145,7 +145,7 @@ def test_zeros_are_found_in_the_first_file_and_hold_for_all(tmp_path: Path) -> N
         ("a/1.csv", "1+2j,2+1j\n1+2j,x\n", r"line 2: .*expected like 1\.5-2j"),
         ("a/1.csv", "1+2j,2+1j\n1+2j\n", r"line 2: 1 columns, expected 2"),
         ("a/1.csv", "", "empty or was cut short"),
-        ("a/1.npy", "not numpy", "not a readable .npy file"),
+        ("a/1.npy", "not numpy", "not a readable NumPy file"),
         ("a/1.mat", "not matlab", "not a readable MATLAB file"),
         ("a/1.txt", "1 2 3", "expected .csv, .npy or .mat"),
         ("a/21.csv", "1,2\n", "set data.most to 21"),

@@ -200,3 +200,9 @@ def test_the_last_sample_is_kept_whenever_the_clock_began(begin: float) -> None:
         times = begin + np.arange(steps) / 100
         stream = on_grid(times - times[0], np.ones((steps, 1)), rate=100.0, longest_gap=0.05)
         assert len(stream.values) == steps
+
+
+def test_points_of_a_recording_too_short_for_a_window() -> None:
+    cloud = Stream(np.zeros((3, 5, 3)), 2.0, kind="points")
+    ((_, piece),) = pieces(dataset(Recording({"cloud": cloud}, 0, 1)), Cut(seconds=4.0))
+    assert piece.inputs["cloud"].shape == (0, 3, 8 * 5)

@@ -9,7 +9,8 @@ import pytest
 import scipy.io
 
 from communis import CommunisError
-from communis.recordings.files import home, matching, numbers, shaped
+from communis.recordings import memory
+from communis.recordings.files import home, matching, numbers, reading, shaped
 from communis.recordings.matlab import matlab
 
 
@@ -103,3 +104,41 @@ def test_values_that_are_no_numbers(tmp_path: Path) -> None:
     for bad in (np.array([["a"]]), np.array([[1 + 2j]]), np.array([[None]])):
         with pytest.raises(CommunisError, match="expected real numbers"):
             shaped(tmp_path, bad, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (KeyError("x"), r"^a\.bin: not a readable map \('x'\); it may have been cut short"),
+        (RecursionError(), r"a\.bin: not a readable map \(RecursionError\)"),
+        (ValueError("two\nlines \x1b[31m"), r"a\.bin: .*\(two lines \?\[31m\)"),
+        (ValueError("x" * 9999), r"a\.bin: .*x{300}\.\.\.\)"),
+        (MemoryError("9 GB"), r"a\.bin: takes more memory than there is \(9 GB\)"),
+        (PermissionError(13, "Permission denied"), r"a\.bin: cannot be read: Permission denied$"),
+        (OSError("Corrupt data"), r"a\.bin: not a readable map \(Corrupt data\)"),
+        (CommunisError("a.bin, line 3: red"), r"^a\.bin, line 3: red$"),
+        (CommunisError("a.bin: \x1b[31m\nred"), r"^a\.bin: \?\[31m red$"),
+    ],
+)
+def test_whatever_a_reader_raises_names_the_file(error: Exception, said: str) -> None:
+    with pytest.raises(CommunisError, match=said) as caught, reading("a.bin", "map"):
+        raise error
+    assert str(caught.value).isprintable()
+
+
+def test_memory_is_weighed() -> None:
+    assert memory.available() > 0
+    memory.room("a.bin", 1, "it")
+    for size in (1e20, float("inf"), float("nan")):
+        with pytest.raises(CommunisError, match=r"a\.bin: it would take .* GB of memory"):
+            memory.room("a.bin", size, "it")
+
+
+def test_a_container_may_have_less_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "LIMITS", tmp_path)
+    before = memory.available()
+    (tmp_path / "memory.current").write_text("1000\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.available() > before / 2
+    (tmp_path / "memory.max").write_text("5000\n")
+    assert memory.available() == 4000
