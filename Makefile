@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ready := $(VENV)/.ready
 
-.PHONY: help demo check test test-fast assault docs bench lock clean
+.PHONY: help demo check test test-fast assault docs reference bench lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -37,9 +37,14 @@ test-fast: $(ready) ## the tests without the slow ones
 assault: $(ready) ## faults on purpose for MINUTES (60): power cuts, kills, damaged files, mutated messages
 	$(BIN)/python -m tests.faults.assault --minutes $(or $(MINUTES),60)
 
-docs: $(ready) ## build the documentation into site/
+docs: $(ready) ## build the documentation into site/ and check its links
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python docs/tools/stage.py .docs
+	$(BIN)/zensical build --clean --strict
+	$(BIN)/python docs/tools/check.py site
+
+reference: $(ready) ## write the reference of commands and settings anew
+	$(BIN)/python docs/tools/reference.py
 
 bench: $(ready) ## speed and memory against the peers that are installed
 	$(BIN)/python benchmarks/speed/compare.py
@@ -57,4 +62,4 @@ lock: ## pin what CI installs, with hashes, and list the licences (network)
 	$(BIN)/python .ci/licences.py
 
 clean: ## remove what was made here
-	rm -rf $(VENV) site runs .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) site .docs .cache runs .mypy_cache .ruff_cache .pytest_cache

@@ -1,4 +1,4 @@
-"""The pictures of docs/world.md: `python docs/img/make_world.py` writes world-*.svg beside itself.
+"""The pictures of docs/guides/world.md: `python docs/img/make_world.py` writes world-*.svg here.
 
 Plain SVG text without any library; maps of numbers are small PNG images inside it.
 """

@@ -27,7 +27,7 @@ EXTRAS = {
     "moment": Extra("peft", "adapters on the MOMENT time-series model"),
     "flower": Extra("flwr", "deployment on real devices with Flower"),
     "track": Extra("tensorboard", "curves in TensorBoard"),
-    "docs": Extra("mkdocs", "building the documentation"),
+    "docs": Extra("zensical", "building the documentation"),
     "dev": Extra("pytest", "running the tests and checks"),
 }
 

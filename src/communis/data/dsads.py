@@ -6,9 +6,9 @@ with acc xyz [m/s2], gyro xyz [rad/s] and mag xyz (relative to the earth's field
 
 The 60 files of an activity and person are pieces of one signal of five minutes and are joined in
 the order of their numbers; a missing number starts a new recording, so that the split by time keeps
-neighbours apart. Not every piece follows the one before without a break, see docs/data/dsads.md:
-windows of 5 s (the default) never reach over such a joint. Where the owner filled up a piece by
-repeating one line, nothing was sensed and the values are NaN.
+neighbours apart. Not every piece follows the one before without a break (see
+docs/reference/data/dsads.md): windows of 5 s (the default) never reach over such a joint. Where the
+owner filled up a piece by repeating one line, nothing was sensed and the values are NaN.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Own: a folder of your own CSV, Parquet or NPY files, described by a manifest `communis.toml`.
 
 `communis data init FOLDER` writes a first manifest by looking at the files; the keys are explained
-in `communis.own.manifest` and in docs/data/own.md. A recording ends where subject, scene, session
-or trial change, where time starts again, and at a pause. Uneven time stamps are put on a steady
-grid; empty cells, gaps, and sensors whose file is missing become NaN.
+in `communis.own.manifest` and in docs/reference/data/own.md. A recording ends where subject, scene,
+session or trial change, where time starts again, and at a pause. Uneven time stamps are put on a
+steady grid; empty cells, gaps, and sensors whose file is missing become NaN.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ come in batches (hundreds of samples may bear one stamp, above all at the start)
 each other at 200 Hz, so each is dated as late as its stamp and the samples behind it allow.
 Longer silences are NaN, as are accelerometers and magnetometers that read exactly 0 on all axes,
 as they do before their first reading. Some tags' accelerometers start with values four times too
-small (docs/data/umafall.md). Files that a spreadsheet has saved anew have lost their
+small (docs/reference/data/umafall.md). Files that a spreadsheet has saved anew have lost their
 decimal points ("1.012.598.156") and cannot be mended; see `spoilt`.
 """
 

@@ -8,8 +8,8 @@ skeleton or depth file simply lacks that modality.
 The unit sat on the right wrist in actions 1 to 21 and on the right thigh in 22 to 27: it stays one
 modality, for its place would give the action away. The camera is said to run at about 30 frames
 per second, but its frames spread over the inertial recording's whole length at 19 frames per second
-on average (docs/data/utd_mhad.md): frame k of n lies at k/n of that length. Frames are laid on a
-steady grid of 20 Hz, joints interpolated, images by the frame before.
+on average (docs/reference/data/utd_mhad.md): frame k of n lies at k/n of that length. Frames are
+laid on a steady grid of 20 Hz, joints interpolated, images by the frame before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The device clock: seconds and joules that a round would take on the devices of the fleet.
 
 A round is synchronous: every client receives, trains and sends, and then waits for the slowest one.
-docs/devices.md has the formulas.
+docs/guides/devices.md has the formulas.
 """
 
 from __future__ import annotations

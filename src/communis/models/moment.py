@@ -1,5 +1,5 @@
 """MOMENT (Goswami et al., ICML 2024) as an encoder: its published weights frozen, LoRA adapters on
-top. Needs the extra `moment`; docs/moment.md says how to get the weights.
+top. Needs the extra `moment`; docs/guides/moment.md says how to get the weights.
 
 Only the adapters train and travel. Frozen weights are read once and are the same tensors in every
 encoder of a process, whatever its modality and client.

@@ -228,7 +228,7 @@ def load(folder: Path) -> Manifest:
             f"{folder}: no {NAME} that says what the files hold; `communis data init {folder}` "
             "writes a first one"
         )
-    with reading(path, "manifest", "docs/data/own.md has its keys"):
+    with reading(path, "manifest", "docs/reference/data/own.md has its keys"):
         table = tomllib.loads(path.read_text("utf-8"))
         try:
             manifest: Manifest = build(Manifest, table, "")

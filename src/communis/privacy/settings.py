@@ -30,7 +30,7 @@ OWNERS = {  # settings that mean something in some modes only
 
 @dataclass(frozen=True)
 class PrivacyConfig:
-    """Differential privacy for a client's whole data; see docs/privacy.md.
+    """Differential privacy for a client's whole data; see docs/guides/privacy.md.
 
     local: every client clips and noises its message itself; the server is not trusted. central: a
     trusted server adds noise to sums. paper: UMEDA's mechanism, which noises one block of the

@@ -89,7 +89,7 @@ def test_delta_is_that_of_two_normals_by_integration() -> None:
 
 def test_delta_is_not_the_probability_of_a_larger_loss() -> None:
     """The privacy loss x mu - mu^2 / 2 of a draw x from N(mu, 1) exceeds epsilon with probability
-    Phi(mu/2 - epsilon/mu): at mu = 1 and delta 1e-5 with 5.3e-5, as docs/privacy.md says."""
+    Phi(mu/2 - epsilon/mu): at mu = 1 and delta 1e-5 with 5.3e-5, as docs/guides/privacy.md says."""
     from scipy.integrate import quad
 
     def density(x: float) -> float:
