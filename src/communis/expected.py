@@ -64,8 +64,8 @@ ACCOUNT: Table = {
     "mode": str,
     "settings": Table,
     "clients": int,
-    "mu": float,
-    "z": float,
+    "mu": float | None,
+    "z": float | None,
     "ended": int,
     "tensors": tuple[Table, ...],
     "leaks": tuple[str, ...],
@@ -88,6 +88,7 @@ PART: Table = {
 }
 LOWEST = -2  # the server is -1, all neighbours of a node -2
 CLIENTS = ("client", "sender", "receiver", "one", "other")  # columns with numbers of clients
+CLOCK = ("compute", "down", "up", "idle", "joules")  # seconds and joules
 LATEST = 2**31  # rounds come before
 
 
@@ -108,7 +109,7 @@ def check(path: Path, found: Any, kinds: Table, where: str = "", all: bool = Fal
         fitted(Table, found, where or "the file")
         refuse_strange(found)
         for key, kind in kinds.items():
-            if all or found.get(key) is not None:
+            if all or key in found:
                 fitted(kind, found.get(key), f"{where}.{key}".lstrip("."))
     except SchemaError as error:
         raise _not_as_written(path, str(error)) from None
@@ -159,11 +160,12 @@ def check_rows(path: Path, table: pd.DataFrame, clients: Sequence[Mapping[str, A
     bounds = {"round": (1, LATEST), "class": (-1, LATEST), "support": (0, np.inf)}
     bounds |= {"payload": (0, np.inf), "framing": (0, np.inf)}
     bounds |= dict.fromkeys(CLIENTS, (LOWEST, most))
+    bounds |= dict.fromkeys(CLOCK, (0, np.inf))
     for name, (least, limit) in bounds.items():
         if name in table and len(table):
-            low, high = table[name].min(), table[name].max()
-            if low < least or high >= limit:
-                wrong = low if low < least else high
+            low, high = table[name].min(skipna=False), table[name].max(skipna=False)
+            if not (least <= low and high < limit):
+                wrong = low if not least <= low else high
                 raise _not_as_written(path, f"it has {name} {wrong}")
 
 

@@ -132,6 +132,8 @@ def fitted(hint: Any, value: Any, where: str) -> Any:
         return float(value)
     if hint is int and type(value) is int and -LARGEST <= value < LARGEST:
         return value
+    if hint is type(None) and value is None:
+        return None
     if hint is Any or (hint in (str, bool) and type(value) is hint):
         return value
     raise SchemaError(f"{where}: {_expectation(hint, value)}")

@@ -223,7 +223,7 @@ def _outcome(act: Callable[[], None], named: str) -> str:
             act()
     except _EnoughError:
         return "ran"
-    except CommunisError as error:
+    except (CommunisError, OSError) as error:  # the command line says both in one line
         return _refusal(str(error), named)
     except Exception as error:
         return f"traceback: {_where(error)}: {type(error).__name__}: {str(error)[:200]}"

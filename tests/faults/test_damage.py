@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import combinations, product
 from pathlib import Path
@@ -36,9 +36,15 @@ FLIPS = 40  # damaged copies of one folder
 DAMAGED = 60  # folders with one damaged file
 
 
-def run(folder: Path, rounds: int = 3, method: str = "fedper", privacy: bool = False) -> Run:
+def run(
+    folder: Path,
+    rounds: int = 3,
+    method: str = "fedper",
+    privacy: bool = False,
+    devices: Sequence[str] = (),
+) -> Run:
     made = Run(
-        mixed_fleet(),
+        mixed_fleet(devices=devices),
         make(method),
         Plan(rounds=rounds, workers=1),
         folder=folder,
@@ -270,12 +276,14 @@ def test_a_record_with_other_values_is_one_line(key: str, value: object, tmp_pat
         ("links", "round", pa.nulls(1, pa.int64())),
         ("log", "round", pa.nulls(1, pa.int32())),
         ("scores", "class", pa.array(["\x1b[31m"])),
+        ("clock", "up", pa.array([float("inf")])),
+        ("clock", "joules", pa.array([float("nan")])),
     ],
 )
 def test_a_table_with_other_values_is_one_line(
     room: str, column: str, values: pa.Array, tmp_path: Path
 ) -> None:
-    run(tmp_path, privacy=True, method="fedavg")
+    run(tmp_path, privacy=True, method="fedavg", devices=("relief-full",) * 5)
     path = tmp_path / room / "000003.parquet"
     table = pq.read_table(path)
     row = pa.concat_arrays([values] * table.num_rows)

@@ -145,7 +145,7 @@ def test_settings_are_checked_without_a_file_too() -> None:
         replace(ClockConfig(), mode="fast")  # type: ignore[arg-type]
 
 
-PAGE = (Path(__file__).parents[3] / "docs" / "devices.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "devices.md").read_text("utf-8")
 
 
 def test_the_tables_of_the_page_are_read(tmp_path: Path) -> None:
