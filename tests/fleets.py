@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from communis import Fleet, Streams
-from communis.availability.roles import Role, cast
-from communis.data.synthetic import Synthetic
-from communis.fleet import AnyMethod
+from communis.core.plugins import find, names
+from communis.data.sources.synthetic import Synthetic
+from communis.fleet.availability.roles import Role, cast
+from communis.fleet.fleet import AnyMethod
 from communis.models.sglt import Sglt
 from communis.models.zoo import Architecture
-from communis.plugins import find, names
 
 SMALL = Architecture(width=4, embedding=8, norm=True)
 TOKENS = Architecture(

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from communis.availability.draw import draw
-from communis.availability.dropout import Dropout, missing_runs
-from communis.partition.dirichlet import by_label
-from communis.streams import Streams
+from communis.core.streams import Streams
+from communis.fleet.availability.draw import draw
+from communis.fleet.availability.dropout import Dropout, missing_runs
+from communis.fleet.partition.dirichlet import by_label
 
 MILLION = 10**6
 SEVERE = Dropout("markov", "pamap2-severe")

@@ -23,10 +23,10 @@ import torch
 import torch.nn.functional as F
 
 from communis import Batch, Streams
-from communis.backends.machine import keep_freed_memory
 from communis.models.network import initialise
 from communis.models.tokens import PATCH
 from communis.models.zoo import ZOO
+from communis.run.backends.machine import keep_freed_memory
 
 MODELS = ("self_attention", "lat", "sglt", "gat")
 TOKENS = (64, 128, 256, 512, 1024, 2048)

@@ -13,9 +13,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from communis.backends.machine import keep_freed_memory
 from communis.models.convnet import ConvNet
 from communis.models.zoo import CONVNETS, ZOO
+from communis.run.backends.machine import keep_freed_memory
 
 BATCH, REPEATS = 32, 30
 SHAPES = ((1, 64, 128), (1, 32, 64), (1, 420), (9, 256))

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from communis.backends.machine import keep_freed_memory
 from communis.models.encoders import Lite
+from communis.run.backends.machine import keep_freed_memory
 
 BATCH, REPEATS = 32, 100
 CHANNELS, STEPS = (9, 1), (25, 128, 256)

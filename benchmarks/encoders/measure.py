@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from communis.backends.machine import keep_freed_memory
 from communis.models.encoders import TPN, TPNMini
+from communis.run.backends.machine import keep_freed_memory
 
 Layers = Sequence[tuple[Tensor, Tensor]]  # weight, bias
 BATCH, REPEATS = 32, 20

@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from communis.backends.machine import keep_freed_memory
-from communis.core import Batch
+from communis.core.contract import Batch
 from communis.models.network import Network
 from communis.models.temporal import Coins, Temporal
 from communis.models.zoo import architecture
+from communis.run.backends.machine import keep_freed_memory
 
 BATCH, CHANNELS, STEPS, CLASSES, REPEATS = 64, 3, 200, 12, 30
 Way = Callable[[Batch], Tensor]

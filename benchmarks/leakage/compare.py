@@ -10,7 +10,8 @@ from __future__ import annotations
 import statistics
 import sys
 
-from communis import Run, config
+from communis import Run
+from communis.run import config
 
 SPLITS = ("leaky", "time", "subject")
 SEEDS = range(3)

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from communis import Client, Replies, Run, State
-from communis.config import cells
-from communis.diffusion import operators as ops
+from communis.methods.parts.diffusion import operators as ops
 from communis.methods.umeda import Down, Private, Server, Umeda, Up
+from communis.run.config import cells
 
 BLOCKS = ("momentum", "theta", "fixed", "factored")
 

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from communis import Fleet, Replies, Windows
-from communis.plugins import find
-from communis.tasks import Classification
-from communis.wire import encode
+from communis.core.plugins import find
+from communis.core.tasks import Classification
+from communis.exchange.wire import encode
 
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {},

@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from communis import RoundRecord, Score
-from communis.device import Spent
-from communis.exchange import Link, Noted, Scored
-from communis.runfolder import RunFolder
+from communis.exchange.messages import Link, Noted, Scored
+from communis.fleet.device import Spent
+from communis.run.folder import RunFolder
 
 CLASSES = 6
 WINDOWS = 120  # that a client is tested on

@@ -21,10 +21,10 @@ from statistics import median
 from typing import Any, ClassVar
 
 from communis import Fleet, Plan, Replies, Run
-from communis.data.synthetic import Synthetic
+from communis.core.streams import Streams
+from communis.data.sources.synthetic import Synthetic
 from communis.methods.umeda import Server, Umeda, Up
 from communis.models.zoo import architecture
-from communis.streams import Streams
 
 PAPER = {100: 1.83, 500: 1.87, 1000: 1.92, 5000: 1.95, 10_000: 2.26}  # Table 11, seconds
 COHORT = 40

@@ -24,7 +24,7 @@ import workload
 from workload import CLASSES, MODALITIES, WORKLOADS, TreeMemory, load_data, report
 
 from communis import FedAvg, Fleet, Plan, Run, State, Streams, Windows
-from communis.tasks import Classification
+from communis.core.tasks import Classification
 
 
 class PeerStreams(Streams):

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
-from communis.plugins import find
-from communis.recordings.cut import Cut, pieces
-from communis.recordings.recording import Dataset, Stream
-from communis.streams import Streams
+from communis.core.plugins import find
+from communis.core.streams import Streams
+from communis.data.recordings.cut import Cut, pieces
+from communis.data.recordings.recording import Dataset, Stream
 
 REPEATS = 5
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 import numpy as np
 from sklearn.ensemble import RandomForestClassifier
 
-from communis.data.world import World
-from communis.recordings.windows import TEST, TRAIN, Windows
-from communis.streams import Streams
-from communis.world.body import Array
+from communis.core.streams import Streams
+from communis.data.recordings.windows import TEST, TRAIN, Windows
+from communis.data.sources.world import World
+from communis.data.world.body import Array
 
 SEEDS = (0, 1, 2)
 

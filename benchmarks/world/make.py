@@ -14,8 +14,8 @@ import sys
 import time
 from typing import Any
 
-from communis.data.world import World
-from communis.streams import Streams
+from communis.core.streams import Streams
+from communis.data.sources.world import World
 
 
 def seconds(repeats: int, **settings: Any) -> float:

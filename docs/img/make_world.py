@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from communis.data.world import World
-from communis.recordings.windows import Windows
-from communis.streams import Streams
-from communis.world.actions import ACTIONS, NAMES
-from communis.world.body import BONES, JOINTS, Array
-from communis.world.people import habits, people
-from communis.world.rooms import Room, room
+from communis.core.streams import Streams
+from communis.data.recordings.windows import Windows
+from communis.data.sources.world import World
+from communis.data.world.actions import ACTIONS, NAMES
+from communis.data.world.body import BONES, JOINTS, Array
+from communis.data.world.people import habits, people
+from communis.data.world.rooms import Room, room
 
 BLUE, ORANGE, GREEN, RED, GREY = "#2563eb", "#d97706", "#059669", "#dc2626", "#64748b"
 COLOURS = (BLUE, ORANGE, GREEN)

@@ -17,11 +17,11 @@ import click
 import tomli_w
 import typer
 
-from communis.cli import app
-from communis.config import Config, presets
-from communis.local import Recipe
-from communis.plugins import find, names, settings
-from communis.recordings.source import Recorded
+from communis.cli.main import app
+from communis.core.plugins import find, names, settings
+from communis.data.recordings.source import Recorded
+from communis.methods.parts.training import Recipe
+from communis.run.config import Config, presets
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 COMMANDS = REFERENCE / "commands.md"

@@ -7,20 +7,18 @@ method (frozen settings) -----+--> run: down -> adopt -> local -> Up -> aggregat
 topology, backend ------------+
 """
 
-from communis.safe_path import leave_working_folder
+from communis.core.safe_path import leave_working_folder
 
 _as_module = leave_working_folder()
 
-from communis.start_up import stop_in_one_line
+from communis.core.start_up import stop_in_one_line
 
 stop_in_one_line(_as_module)
 
-from communis.config import load
-from communis.core import (
+from communis.core.contract import (
     Batch,
     Card,
     Client,
-    CommunisError,
     FleetView,
     Method,
     Model,
@@ -28,16 +26,18 @@ from communis.core import (
     Score,
     Task,
 )
-from communis.exchange import RoundRecord
-from communis.fleet import Fleet
-from communis.local import Recipe
+from communis.core.errors import CommunisError
+from communis.core.replies import Replies
+from communis.core.state import State
+from communis.core.streams import Streams
+from communis.data.recordings.windows import Windows
+from communis.exchange.messages import RoundRecord
+from communis.fleet.fleet import Fleet
 from communis.methods.fedavg import FedAvg
-from communis.plan import Plan
-from communis.recordings.windows import Windows
-from communis.replies import Replies
-from communis.run import Run
-from communis.state import State
-from communis.streams import Streams
+from communis.methods.parts.training import Recipe
+from communis.run.config import load
+from communis.run.loop import Run
+from communis.run.plan import Plan
 
 __all__ = [
     "Batch",

@@ -1,5 +1,5 @@
 """`python -m communis` is `communis`."""
 
-from communis.cli import main
+from communis.cli.main import main
 
 main()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from communis import Plan
-from communis.topology import complete, ring
-from communis.wire import encode
+from communis.exchange.topology import complete, ring
+from communis.exchange.wire import encode
 from tests.contract.test_methods import assert_finite, finished
 from tests.fleets import FEDERATED, mixed_fleet
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from communis import Plan, Run
-from communis.backends.mock import Mock, corrupt, silence
-from communis.wire import decode, encode, flatten, payload_types
+from communis.exchange.wire import decode, encode, flatten, payload_types
+from communis.run.backends.mock import Mock, corrupt, silence
 from tests.fleets import SENDING, make, mixed_fleet
 
 pytestmark = pytest.mark.parametrize("name", SENDING)

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from communis import Fleet, Plan, Run
-from communis.backends.mock import Mock, silence
+from communis.core.plugins import find
+from communis.core.replies import Replies
+from communis.exchange.wire import decode, encode, flatten, payload_types
 from communis.fleet.public import public_client
-from communis.plugins import find
-from communis.replies import Replies
-from communis.wire import decode, encode, flatten, payload_types
+from communis.run.backends.mock import Mock, silence
 from tests.fleets import METHODS, TOKENS, make, mixed_fleet
 
 pytestmark = pytest.mark.parametrize("name", METHODS)

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from communis import FedAvg, Plan, Run
-from communis.backends.mock import Mock
-from communis.core import Method
-from communis.exchange import Answer, Ask
-from communis.fleet import AnyMethod
-from communis.plugins import find
-from communis.privacy.settings import PrivacyConfig
-from communis.topology import ring
-from communis.wire import encode, flatten, payload_types, unflatten
+from communis.core.contract import Method
+from communis.core.plugins import find
+from communis.exchange.messages import Answer, Ask
+from communis.exchange.privacy.settings import PrivacyConfig
+from communis.exchange.topology import ring
+from communis.exchange.wire import encode, flatten, payload_types, unflatten
+from communis.fleet.fleet import AnyMethod
+from communis.run.backends.mock import Mock
 from tests.fleets import FEDERATED, mixed_fleet
 
 PLAN = Plan(rounds=3, workers=1, eval_every=1)

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from communis import CommunisError, Fleet, Plan, Run
-from communis.plugins import find
-from communis.robust.median import GeometricMedian
-from communis.sharing import Sharing, is_statistic
-from communis.topology import ring
-from communis.wire import flatten
+from communis.core.plugins import find
+from communis.core.reductions.median import GeometricMedian
+from communis.exchange.topology import ring
+from communis.exchange.wire import flatten
+from communis.methods.parts.sharing import Sharing, is_statistic
 from tests.contract.test_methods import assert_finite, finished, numbers
 from tests.fleets import METHODS, make, mixed_fleet
 from tests.unit.methods.tiny import play

@@ -25,14 +25,14 @@ import pyarrow.parquet as pq
 import tomli_w
 
 from communis import CommunisError, Run
-from communis.compare import collect
-from communis.config import Config, cells
-from communis.data.synthetic import Synthetic
-from communis.finished import read
-from communis.jobs import Job, show
+from communis.cli.jobs import Job, show
+from communis.core.plugins import find, names
+from communis.data.sources.synthetic import Synthetic
 from communis.models.zoo import ZOO
-from communis.plugins import find, names
-from communis.verdict import verdict
+from communis.results.compare import collect
+from communis.results.finished import read
+from communis.results.verdict import verdict
+from communis.run.config import Config, cells
 
 LONGEST = 2000  # characters of a refusal
 PATIENCE = 4.0  # seconds after which a configuration counts as one that runs
@@ -96,8 +96,9 @@ STRINGS = (
     '"' + "x" * 300 + '"', '"' + "x" * 200_000 + '"', '"\U0001f600"', '"e\u0301"',
     '"[bold]x[/bold]"',
     '"math:pi"', '"math:"', '":"', '"os:path"', '"collections:OrderedDict"', '"communis:load"',
-    '"communis.methods.fedavg:"', '"communis.core:Card"', '"communis.cli:app"', '"communis..x:y"',
-    '"communis.config:Config"', '"communis.data.synthetic:Synthetic"', '"communis.methods:fedavg"',
+    '"communis.methods.fedavg:"', '"communis.core.contract:Card"', '"communis.cli.main:app"',
+    '"communis..x:y"', '"communis.run.config:Config"', '"communis.methods:fedavg"',
+    '"communis.data.sources.synthetic:Synthetic"',
     '"no.such:Thing"', '"a:b:c"', '"nothing"', '"local"', '"{0}"', '"%s"', "'''\na\nb'''",
 )  # fmt: skip
 OTHERS = (

@@ -30,30 +30,30 @@ import numpy as np
 import pandas as pd
 from scipy.io import savemat
 
-from communis.data.deepsense import Deepsense
-from communis.data.dsads import Dsads
-from communis.data.mhealth import Mhealth
-from communis.data.mmfi import Mmfi
-from communis.data.opportunity import Opportunity
-from communis.data.own import Own
-from communis.data.pamap2 import Pamap2
-from communis.data.realworld import Realworld
-from communis.data.reli11d import Reli11d
-from communis.data.sleep_edf import SleepEdf
-from communis.data.stress_predict import StressPredict
-from communis.data.umafall import Umafall
-from communis.data.usc_had import UscHad
-from communis.data.utd_mhad import UtdMhad
-from communis.data.watch import Watch
-from communis.data.wical import Wical
-from communis.data.wifi_csi import WifiCsi
-from communis.fetch import adopt
-from communis.own.guess import write_manifest
-from communis.recordings.about import About
-from communis.recordings.cut import Cut, pieces
-from communis.recordings.matlab import matlab
-from communis.recordings.png import grey16
-from communis.recordings.source import Recorded
+from communis.data.fetch import adopt
+from communis.data.own.guess import write_manifest
+from communis.data.recordings.about import About
+from communis.data.recordings.cut import Cut, pieces
+from communis.data.recordings.matlab import matlab
+from communis.data.recordings.png import grey16
+from communis.data.recordings.source import Recorded
+from communis.data.sources.deepsense import Deepsense
+from communis.data.sources.dsads import Dsads
+from communis.data.sources.mhealth import Mhealth
+from communis.data.sources.mmfi import Mmfi
+from communis.data.sources.opportunity import Opportunity
+from communis.data.sources.own import Own
+from communis.data.sources.pamap2 import Pamap2
+from communis.data.sources.realworld import Realworld
+from communis.data.sources.reli11d import Reli11d
+from communis.data.sources.sleep_edf import SleepEdf
+from communis.data.sources.stress_predict import StressPredict
+from communis.data.sources.umafall import Umafall
+from communis.data.sources.usc_had import UscHad
+from communis.data.sources.utd_mhad import UtdMhad
+from communis.data.sources.watch import Watch
+from communis.data.sources.wical import Wical
+from communis.data.sources.wifi_csi import WifiCsi
 from tests.unit.data import (
     made_deepsense,
     made_dsads,

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from communis import tables
-from communis.compare import collect
-from communis.report import page
+from communis.results.compare import collect
+from communis.results.report import page
+from communis.run import tables
 from tests.unit import folders
 
 ROUNDS, CLIENTS, CLASSES = 12, 4, 9

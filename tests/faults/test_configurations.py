@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from communis import CommunisError, memory
-from communis.cli import main
-from communis.config import load
+from communis import CommunisError
+from communis.cli.main import main
+from communis.core import memory
+from communis.run.config import load
 from tests.faults.hostile_configs import BASE, attempt, hostile
 
 EXAMPLES = 120
@@ -62,7 +63,7 @@ def test_hostile_configurations_run_or_are_refused(
         ({"name": r'"\u202ename"'}, "name: a control character"),
         ({"name": '"../../x"'}, "name: '../../x' cannot be the name of a folder"),
         ({r'run."\u001b[2J"': "1"}, "a control character"),
-        ({"method__name": '"communis.config:Config"'}, "code outside of communis.methods"),
+        ({"method__name": '"communis.run.config:Config"'}, "code outside of communis.methods"),
         ({"run__eval_clients": "-1"}, "eval_clients must be at least 0"),
         ({"partition__by": '"dirichlet"', "partition__clients": "2147483648"}, "partition.clients"),
         ({"attack__clients": "[" + "1," * 20_000 + "]", "attack__kind": '"x"'}, "attack.kind"),
@@ -181,7 +182,7 @@ class Pressed:
             os.kill(os.getpid(), signal.{name})
 sys.meta_path.insert(0, Pressed())
 sys.argv = ["communis"]
-import communis.cli
+import communis.cli.main
 """
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, env=os.environ, check=False

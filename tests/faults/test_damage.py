@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from communis import CommunisError, Plan, Run
-from communis.cli import app
-from communis.compare import collect
-from communis.finished import read
-from communis.jobs import Job
-from communis.privacy.settings import PrivacyConfig
-from communis.verdict import verdict
+from communis.cli.jobs import Job
+from communis.cli.main import app
+from communis.exchange.privacy.settings import PrivacyConfig
+from communis.results.compare import collect
+from communis.results.finished import read
+from communis.results.verdict import verdict
 from tests.faults.hostile_configs import BASE, attempt, damaged, look
 from tests.faults.test_power_cuts import content
 from tests.fleets import make, mixed_fleet
@@ -95,7 +95,7 @@ def test_a_log_that_lost_a_round_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_without_its_last_checkpoint_is_not_finished(tmp_path: Path) -> None:
-    from communis.config import load
+    from communis.run.config import load
 
     arguments = ["run", "synthetic", "--into", str(tmp_path), "--name", "a"]
     small = ["--set", "run.rounds=2", "--set", "run.workers=1", "--set", "run.eval_every=2"]
@@ -113,7 +113,7 @@ def test_a_folder_in_use_is_not_removed(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, [*arguments, *small]).exit_code == 0
     (folder,) = [path.parent for path in tmp_path.rglob("records.jsonl")]
     code = (
-        "import sys, time; from pathlib import Path; from communis.runfolder import RunFolder\n"
+        "import sys, time; from pathlib import Path; from communis.run.folder import RunFolder\n"
         "folder = RunFolder(Path(sys.argv[1])); folder.open(); print('locked', flush=True)\n"
         "sys.stdin.read()"
     )

@@ -18,19 +18,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.io import savemat
 
-from communis import CommunisError, memory
-from communis.data.mmfi import Mmfi
-from communis.data.own import Own
-from communis.data.realworld import Realworld
-from communis.data.reli11d import Reli11d
-from communis.data.stress_predict import StressPredict, sheet
-from communis.data.umafall import Umafall
-from communis.data.wifi_csi import WifiCsi
-from communis.own.guess import write_manifest
-from communis.recordings import apart
-from communis.recordings.files import array, numbers
-from communis.recordings.matlab import matlab
-from communis.recordings.png import grey16
+from communis import CommunisError
+from communis.core import memory
+from communis.data.own.guess import write_manifest
+from communis.data.recordings import apart
+from communis.data.recordings.files import array, numbers
+from communis.data.recordings.matlab import matlab
+from communis.data.recordings.png import grey16
+from communis.data.sources.mmfi import Mmfi
+from communis.data.sources.own import Own
+from communis.data.sources.realworld import Realworld
+from communis.data.sources.reli11d import Reli11d
+from communis.data.sources.stress_predict import StressPredict, sheet
+from communis.data.sources.umafall import Umafall
+from communis.data.sources.wifi_csi import WifiCsi
 from tests.faults.hostile_files import (
     MANIFEST,
     Case,

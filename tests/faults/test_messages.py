@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from communis import Plan, Run, wire
-from communis.backends.mock import Mock, corrupt
-from communis.core import CommunisError
+from communis import Plan, Run
+from communis.core.errors import CommunisError
+from communis.exchange import wire
+from communis.run.backends.mock import Mock, corrupt
 from tests.fleets import make, mixed_fleet
 
 MUTATIONS = 150  # of one message

@@ -19,14 +19,14 @@ import pytest
 from typer.testing import CliRunner
 
 from communis import CommunisError
-from communis.cli import app, main
-from communis.compare import Finished, collect
-from communis.exchange import Link
-from communis.report.page import render, write
-from communis.report.spots import Spot, spots
-from communis.report.warned import warnings
-from communis.report.words import default_metric
-from communis.terminal import Display, out, results, visible
+from communis.cli.main import app, main
+from communis.cli.terminal import Display, out, results, visible
+from communis.exchange.messages import Link
+from communis.results.compare import Finished, collect
+from communis.results.report.labelled_points import Spot, spots
+from communis.results.report.page import render, write
+from communis.results.report.warnings import warnings
+from communis.results.report.wording import default_metric
 from tests.faults.test_damage import run
 from tests.unit import (
     folders,

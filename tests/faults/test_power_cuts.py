@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from communis import CommunisError, Fleet, Plan, Run, disk
-from communis.config import load
-from communis.privacy.settings import PrivacyConfig
-from communis.robust.attacks import Attack
+from communis import CommunisError, Fleet, Plan, Run
+from communis.core import disk
+from communis.exchange.privacy.settings import PrivacyConfig
+from communis.fleet.attack import Attack
+from communis.run.config import load
 from tests.faults.volatile import PowerCut, Volatile
 from tests.fleets import make, mixed_fleet
 

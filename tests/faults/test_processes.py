@@ -14,8 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from communis import CommunisError, FedAvg, Plan, Run, cli
-from communis.scratch import Scratch
+from communis import CommunisError, FedAvg, Plan, Run
+from communis.cli import main as cli
+from communis.core.scratch import Scratch
 from tests.fleets import mixed_fleet
 
 
@@ -56,7 +57,7 @@ sys.stdin.read()
 KEEPS = """
 import sys
 from pathlib import Path
-from communis.scratch import Scratch
+from communis.core.scratch import Scratch
 scratch = Scratch(Path(sys.argv[1]))
 print(scratch.path, flush=True)
 sys.stdin.read()

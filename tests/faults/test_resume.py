@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from communis import Run
-from communis.config import Config, load
-from communis.exchange import Answer, Ask, Backend
+from communis.exchange.messages import Answer, Ask, Backend
+from communis.run.config import Config, load
 from tests.faults.test_power_cuts import abandoned, content
 
 ROUNDS = 4

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from communis import CommunisError, plugins
-from communis.cli import app
-from communis.config import cells, load
+from communis import CommunisError
+from communis.cli.main import app
+from communis.core import plugins
+from communis.run.config import cells, load
 
 CODE = """
 from dataclasses import dataclass
@@ -153,7 +154,9 @@ def test_a_name_on_the_command_line_needs_no_trust(words: list[str], foreign: Pa
     assert done.exit_code == 0 or isinstance(done.exception, CommunisError)
 
 
-@pytest.mark.parametrize("how", ["-m communis", "-mcommunis", "-um communis", "-m communis.cli"])
+@pytest.mark.parametrize(
+    "how", ["-m communis", "-mcommunis", "-um communis", "-m communis.cli.main"]
+)
 def test_nothing_of_the_working_folder_is_imported(how: str, tmp_path: Path) -> None:
     for name in ("__future__", "torch", "numpy", "typing", "dataclasses", "json", "re", "rich"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('code of the working folder ran')")

@@ -1,7 +1,7 @@
 """A disk that forgets: what was not synced when the power is cut may be there, in part, or not.
 
-It stands in for the functions of `communis.disk`, does what they do, and remembers which of it a
-real disk would have promised to keep. Whether these functions really sync is for `make assault`,
+It stands in for the functions of `communis.core.disk`, does what they do, and remembers which of it
+a real disk would have promised to keep. Whether these functions really sync is for `make assault`,
 which cuts a real file system.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from communis import disk
+from communis.core import disk
 
 
 class PowerCut(BaseException):

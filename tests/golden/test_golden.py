@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from communis import Fleet, Plan, Run
-from communis.privacy.settings import PrivacyConfig
-from communis.wire import flatten
+from communis.exchange.privacy.settings import PrivacyConfig
+from communis.exchange.wire import flatten
 from tests.fleets import METHODS, TOKENS, make, mixed_fleet
 from tests.unit.methods import tiny
 

@@ -10,8 +10,8 @@ from statistics import fmean
 from typing import Any
 
 from communis import RoundRecord, Score
-from communis.exchange import Link, Scored
-from communis.runfolder import RunFolder
+from communis.exchange.messages import Link, Scored
+from communis.run.folder import RunFolder
 
 History = Mapping[str, Sequence[Mapping[int, float]]]  # "test.accuracy": by round, by client
 

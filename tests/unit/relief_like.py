@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from communis.core import Score
-from communis.device import Spent
-from communis.exchange import Noted, Pair, Scored
+from communis.core.contract import Score
+from communis.exchange.messages import Noted, Pair, Scored
+from communis.fleet.device import Spent
 from tests.unit import folders
 
 SUITES = [("acc", "gyro", "mag")] * 3 + [("acc", "gyro")] * 3 + [("acc",)] * 2

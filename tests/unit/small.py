@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from communis import Batch, Card, Client, FedAvg, Fleet, Windows
-from communis.fleet import BoundFleet
+from communis.core.streams import Streams
+from communis.core.tasks import Classification
+from communis.fleet.clients import BoundFleet
 from communis.models.network import Network, initialise
 from communis.models.zoo import Architecture
-from communis.streams import Streams
-from communis.tasks import Classification
 
 TINY = Architecture(width=4, embedding=6)
 TINY_NORM = Architecture(width=4, embedding=6, norm=True)

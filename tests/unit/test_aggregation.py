@@ -10,20 +10,21 @@ from typing import Any
 import pytest
 import torch
 
-from communis import CommunisError, FedAvg, Plan, Run, State, latent
-from communis.aggregation import Aggregation
+from communis import CommunisError, FedAvg, Plan, Run, State
+from communis.core.reductions.median import GeometricMedian
+from communis.core.reductions.rules import RobustConfig
+from communis.exchange.privacy.protection import Protection, Setting
+from communis.exchange.privacy.settings import PrivacyConfig
+from communis.exchange.topology import Star, ring
+from communis.fleet.attack import Attack
 from communis.methods import comfed
 from communis.methods.centralized import Centralized
 from communis.methods.comfed import CoMFed
 from communis.methods.fedproto import FedProto
 from communis.methods.local import Local
+from communis.methods.parts import latent
 from communis.methods.unifl import UniFL
-from communis.privacy.protection import Protection, Setting
-from communis.privacy.settings import PrivacyConfig
-from communis.robust.attacks import Attack
-from communis.robust.median import GeometricMedian
-from communis.robust.rules import RobustConfig
-from communis.topology import Star, ring
+from communis.run.aggregation import Aggregation
 from tests.fleets import mixed_fleet
 
 

@@ -15,12 +15,12 @@ import psutil
 import pytest
 
 from communis import Client, FedAvg, Plan, Run, State
-from communis.backends import inprocess
-from communis.backends.executor import StateStore, only, subsets_of
-from communis.backends.inprocess import InProcess, WorkerError
-from communis.exchange import Ask
+from communis.exchange.messages import Ask
+from communis.exchange.wire import encode
 from communis.methods.fedavg import Down, Up
-from communis.wire import encode
+from communis.run.backends import inprocess
+from communis.run.backends.executor import StateStore, only, subsets_of
+from communis.run.backends.inprocess import InProcess, WorkerError
 from tests.fleets import make, mixed_fleet
 
 

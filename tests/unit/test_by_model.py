@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from communis import CommunisError, Fleet, Plan, Run
+from communis.core.plugins import find
+from communis.core.requirements import MIXED
 from communis.methods.fedavg import FedAvg
 from communis.models.zoo import Architecture
-from communis.needs import MIXED
-from communis.plugins import find
 from tests.fleets import METHODS, make, mixed_fleet
 from tests.unit.methods.tiny import Game, fleet, play, ran, same
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from communis import CommunisError
-from communis.cells import lines, mark
-from communis.compare import cells, collect, paired, rows
-from communis.report import cells as page
-from communis.terminal import as_json, out, results
+from communis.cli.terminal import as_json, out, results
+from communis.results.cells import lines, mark
+from communis.results.compare import cells, collect, paired, rows
+from communis.results.report import cells as page
 from tests.unit import folders
 
 

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from communis import CommunisError, Fleet
-from communis.cli import main
-from communis.compare import collect, comparable
-from communis.config import Config
-from communis.metrics.selection import Select
-from communis.report.words import counts
-from communis.runfolder import RunFolder
+from communis.cli.main import main
+from communis.core.selection import Select
+from communis.results.compare import collect, comparable
+from communis.results.report.wording import counts
+from communis.run.config import Config
+from communis.run.folder import RunFolder
 
 SMALL = ["--set", "data.windows=20", "--set", "run.workers=1", "--set", "run.rounds=3"]
 
@@ -169,7 +169,7 @@ def test_an_interrupted_comparison_is_resumed_whole(
         raise CommunisError("the power went")
 
     with monkeypatch.context() as patch:
-        patch.setattr("communis.jobs._perform", interrupt)
+        patch.setattr("communis.cli.jobs._perform", interrupt)
         assert call(monkeypatch, *arguments) == 2
     assert call(monkeypatch, "resume", str(tmp_path / "c"), "--quiet") == 0
     runs = collect([tmp_path / "c"])
@@ -380,7 +380,7 @@ def test_a_grid_that_was_interrupted_is_resumed_whole(
         raise CommunisError("the power went")
 
     with monkeypatch.context() as patch:
-        patch.setattr("communis.jobs._perform", interrupt)
+        patch.setattr("communis.cli.jobs._perform", interrupt)
         assert call(monkeypatch, *arguments) == 2
     home = tmp_path / "trial-compare"
     assert call(monkeypatch, "resume", str(home), "--quiet") == 0
@@ -471,7 +471,7 @@ def test_what_is_done_counts_as_progress(
     arguments = ["compare", "--on", experiment, "--into", str(tmp_path), "--cell", "all/steady"]
     assert call(monkeypatch, *arguments, "--seeds", "1", "--quiet") == 0
     begun = []
-    monkeypatch.setattr("communis.jobs.Display.begin", lambda _, *job: begun.append(job))
+    monkeypatch.setattr("communis.cli.jobs.Display.begin", lambda _, *job: begun.append(job))
     assert call(monkeypatch, *arguments, "--seeds", "2", "--quiet") == 0
     assert begun == [(f"all/steady, {m}, seed {s}", 1 - s) for s in (0, 1) for m in METHODS]
 

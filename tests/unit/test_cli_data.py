@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from communis.availability.trace import Trace
+from communis.fleet.availability.trace import Trace
 from tests.unit.test_cli import call
 
 Capture = pytest.CaptureFixture[str]

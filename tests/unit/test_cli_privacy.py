@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from communis.cli_privacy import app
-from communis.core import CommunisError
-from communis.privacy import gaussian
+from communis.cli.privacy import app
+from communis.core.errors import CommunisError
+from communis.exchange.privacy import gaussian
 
 pytest.importorskip("dp_accounting")
 

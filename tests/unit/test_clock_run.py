@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from communis import CommunisError, FedAvg, Fleet, Plan, Run, Windows
-from communis.availability.online import Online
-from communis.device import ClockConfig, of_fleet
-from communis.local import Recipe
+from communis.core.tasks import Classification
+from communis.fleet.availability.online import Online
+from communis.fleet.device import ClockConfig, of_fleet
 from communis.methods.centralized import Centralized
 from communis.methods.fedproto import FedProto
 from communis.methods.harmony import Harmony
+from communis.methods.parts.training import Recipe
 from communis.methods.relief import Relief
 from communis.models.zoo import Architecture
-from communis.tasks import Classification
 from tests.unit.small import TINY
 
 CHANNELS = {"acc": 9, "gyro": 9, "heart": 1, "mag": 9}

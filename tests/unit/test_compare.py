@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from communis import CommunisError, jobs
-from communis.availability.roles import Role
-from communis.compare import collect, metrics, paired, ranking, rows
-from communis.config import bare
-from communis.fleet.muster import FleetConfig
-from communis.metrics.estimate import QUANTILES, Estimate, better, verdict
-from communis.report.page import render
-from communis.report.words import (
+from communis import CommunisError
+from communis.cli import jobs
+from communis.cli.terminal import as_json, out, results
+from communis.fleet.availability.roles import Role
+from communis.fleet.settings import FleetConfig
+from communis.results.compare import collect, metrics, paired, ranking, rows
+from communis.results.estimate import QUANTILES, Estimate, better, verdict
+from communis.results.report.page import render
+from communis.results.report.wording import (
     CHOICES,
     choices,
     default_metric,
@@ -26,7 +27,7 @@ from communis.report.words import (
     number,
     scope,
 )
-from communis.terminal import as_json, out, results
+from communis.run.config import bare
 from tests.unit import folders
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from communis import Fleet
-from communis import config as configs
-from communis.config import Config, SchemaError, about, cells, load, presets
-from communis.core import CommunisError
+from communis.core.errors import CommunisError
+from communis.core.settings import build
+from communis.exchange.topology import Graph, Star
 from communis.methods.fedavg import FedAvg
 from communis.methods.fedprox import FedProx
 from communis.methods.scaffold import Scaffold
-from communis.schema import build
-from communis.topology import Graph, Star
+from communis.run import config as configs
+from communis.run.config import Config, SchemaError, about, cells, load, presets
 
 
 @pytest.mark.parametrize("name", presets())

@@ -11,8 +11,8 @@ import torch
 
 import communis
 from communis import Replies, State
-from communis.core import Card, modality_of
-from communis.replies import Weight, presence, samples, uniform
+from communis.core.contract import Card, modality_of
+from communis.core.replies import Weight, presence, samples, uniform
 from tests.unit.small import TINY_NORM, bound, card, client, network, random, same_bits, windows
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from communis.metrics.correlation import partial_spearman, spearman
+from communis.results.correlation import partial_spearman, spearman
 
 
 def columns(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

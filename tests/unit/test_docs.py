@@ -16,12 +16,12 @@ import click
 import pytest
 import typer
 
-from communis.cli import app, main
-from communis.config import Config, cells, pick, presets
-from communis.device import profiles
-from communis.own import manifest
-from communis.plugins import names
-from communis.schema import build
+from communis.cli.main import app, main
+from communis.core.plugins import names
+from communis.core.settings import build
+from communis.data.own import manifest
+from communis.fleet.device import profiles
+from communis.run.config import Config, cells, pick, presets
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from communis.elastic import allocate, budget, least, target
+from communis.methods.parts.elastic import allocate, budget, least, target
 
 NAMES = [f"g{i}" for i in range(9)]
 

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis import Batch, Client, FedAvg, Plan, Run, State
-from communis.backends.executor import guessed
-from communis.tasks import Localisation
+from communis.core.tasks import Localisation
+from communis.run.backends.executor import guessed
 from tests.unit.small import TINY, bound, client, windows
 
 TARGET = np.array([0, 2, 2, 1, 2, 0, 1, 2, 0, 0])  # in training the most frequent class is 2

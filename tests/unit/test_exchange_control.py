@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from communis import CommunisError, Fleet, Plan, Run
-from communis.backends.executor import MEMORY, StateStore
-from communis.finished import read
-from communis.plugins import find
-from communis.privacy.settings import PrivacyConfig
-from communis.report.graph import topology
-from communis.report.warned import warnings
-from communis.topology import Apart, ring
-from communis.wire import flatten, load
+from communis.core.plugins import find
+from communis.exchange.privacy.settings import PrivacyConfig
+from communis.exchange.topology import Apart, ring
+from communis.exchange.wire import flatten, load
+from communis.results.finished import read
+from communis.results.report.graph import topology
+from communis.results.report.warnings import warnings
+from communis.run.backends.executor import MEMORY, StateStore
 from tests.fleets import METHODS, make, mixed_fleet
 from tests.unit.methods.tiny import fleet, mixed, play, same
 

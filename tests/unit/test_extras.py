@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from communis import CommunisError
-from communis.extras import EXTRAS, require
+from communis.core.extras import EXTRAS, require
 
 
 @pytest.mark.parametrize("name", EXTRAS)

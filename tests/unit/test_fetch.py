@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from communis.core import CommunisError
-from communis.data import own, synthetic
-from communis.fetch import adopt, download, fetch, instructions
-from communis.fetch.unpack import MOST_NESTED, Budget
-from communis.recordings.about import About, Download
+from communis.core.errors import CommunisError
+from communis.data.fetch import adopt, download, fetch, instructions
+from communis.data.fetch.unpack import MOST_NESTED, Budget
+from communis.data.recordings.about import About, Download
+from communis.data.sources import own, synthetic
 
 BODY = bytes(range(256)) * 4000  # 1 MB, every part of it different from its neighbours
 

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from communis import CommunisError, FedAvg, Fleet, Model, State, Task, Windows
-from communis.fleet import bound as fleet_module
+from communis.core.samples import TensorSamples
+from communis.core.tasks import Classification, Localisation
+from communis.fleet import clients as fleet_module
+from communis.fleet.attack import Attack
 from communis.fleet.public import public_client
 from communis.methods.centralized import Centralized
 from communis.methods.fedrod import FedRoD
 from communis.models.zoo import ZOO, Architecture
-from communis.recordings.samples import TensorSamples
-from communis.robust.attacks import Attack
-from communis.tasks import Classification, Localisation
 from tests.unit.small import TINY, TINY_NORM, bound, same_bits, windows
 
 SPLIT = (0, 0, 0, 1, 2, 0, 0, 2, 0, 2)

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from communis import Fleet
-from communis.availability.outages import Outages
-from communis.availability.trace import Trace
+from communis.core.tasks import Classification
+from communis.data.recordings.windows import Windows
+from communis.fleet.availability.outages import Outages
+from communis.fleet.availability.trace import Trace
 from communis.fleet.gaps import kept_trace, trace_of
 from communis.methods.fedavg import FedAvg
-from communis.recordings.windows import Windows
-from communis.runfolder import RunFolder
-from communis.tasks import Classification
+from communis.run.folder import RunFolder
 
 
 def windows(seconds: float = 2.0) -> Windows:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from communis import Replies, State
-from communis.core import Card
-from communis.groups import divergence, group_of, groups, modality_of_group
+from communis.core.contract import Card
+from communis.core.groups import divergence, group_of, groups, modality_of_group
 from communis.models.zoo import architecture
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from communis import latent
-from communis.core import CommunisError
+from communis.core.errors import CommunisError
+from communis.core.state import State
+from communis.methods.parts import latent
 from communis.models.zoo import Architecture
-from communis.state import State
 from tests.unit.small import TINY_NORM, client, random, windows
 
 HAS = torch.tensor([True, True, False])

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from communis import Plan, Run, Streams
-from communis.exchange import Link, Topology
-from communis.ledger import Ledger
-from communis.topology import NEIGHBOURS, SERVER, Star, TopologyConfig, custom, ring
-from communis.wire import Message
+from communis.core.contract import SERVER
+from communis.exchange.ledger import Ledger
+from communis.exchange.messages import Link, Topology
+from communis.exchange.topology import NEIGHBOURS, Star, TopologyConfig, custom, ring
+from communis.exchange.wire import Message
 from tests.fleets import make, mixed_fleet
 
 

@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis import Batch, Client, CommunisError, Model, Output, Recipe, Run, State
-from communis.backends.inprocess import one_thread
-from communis.local import in_turn
-from communis.optim import clip_gradients
-from communis.tasks import Classification, Localisation
+from communis.core.tasks import Classification, Localisation
+from communis.methods.parts.optim import clip_gradients
+from communis.methods.parts.training import in_turn
+from communis.run.backends.inprocess import one_thread
 from tests.fleets import make, mixed_fleet
 from tests.unit.small import TINY_NORM, client, random, same_bits, windows
 

@@ -11,8 +11,8 @@ import pytest
 from markupsafe import Markup
 
 import communis
-from communis.markup import EMPTY, broken, element, stacked
-from communis.report.html import STYLE, details, document, dot, figure, legend, note, table
+from communis.core.markup import EMPTY, broken, element, stacked
+from communis.results.report.html import STYLE, details, document, dot, figure, legend, note, table
 
 NASTY = """<b>&"'{0}"""
 ESCAPED = "&lt;b&gt;&amp;&#34;&#39;{0}"
@@ -136,7 +136,7 @@ def test_nobody_else_writes_markup() -> None:
     for path in others:
         nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
         imports = [node.module for node in nodes if isinstance(node, ast.ImportFrom)]
-        assert not {"html", "markupsafe", "communis.markup"}.intersection(imports), path
+        assert not {"html", "markupsafe", "communis.core.markup"}.intersection(imports), path
         texts = [node.value for node in nodes if isinstance(node, ast.Constant)]
         assert not [text for text in texts if isinstance(text, str) and BLOCK.search(text)], path
 

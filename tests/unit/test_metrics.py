@@ -10,7 +10,7 @@ import torch
 from sklearn import metrics as sk
 from torch import Tensor
 
-from communis.metrics import scores
+from communis.core import scores
 from tests.unit.small import random
 
 CLASSES = 6

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from communis import Batch, CommunisError, Model, Output, State, Streams
-from communis.backends.inprocess import one_thread
+from communis.core.tasks import Classification
 from communis.methods.fedrod import FedRoD
 from communis.models.convpool import ConvPool
 from communis.models.encoders import TPN, TPNMini, positions
@@ -21,7 +21,7 @@ from communis.models.fusion import Attention, Blocks
 from communis.models.network import MLP, Network, initialise
 from communis.models.sglt import Sglt
 from communis.models.zoo import RECURRENT, TOKENS, ZOO, Architecture, architecture
-from communis.tasks import Classification
+from communis.run.backends.inprocess import one_thread
 from tests.unit.small import TINY, batch, network, random, same_bits, shapes
 
 SETS: tuple[dict[str, int], ...] = ({"a": 3}, {"a": 3, "b": 2}, {"c": 1, "b": 2, "a": 3})

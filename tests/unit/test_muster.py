@@ -12,21 +12,21 @@ import pytest
 import torch
 
 from communis import CommunisError, FedAvg, Fleet, Plan, Run, Streams
-from communis.availability.dropout import Dropout
-from communis.availability.online import Online
-from communis.availability.roles import Role
-from communis.availability.suites import Suites
-from communis.availability.trace import Trace
-from communis.config import bare
-from communis.core import CommunisError as Refused
-from communis.data.synthetic import Synthetic
-from communis.fleet.muster import FleetConfig
+from communis.core.errors import CommunisError as Refused
+from communis.core.settings import SchemaError
+from communis.data.recordings.windows import TEST, TRAIN, Windows
+from communis.data.sources.synthetic import Synthetic
+from communis.exchange.topology import ring
+from communis.fleet.availability.dropout import Dropout
+from communis.fleet.availability.online import Online
+from communis.fleet.availability.roles import Role
+from communis.fleet.availability.suites import Suites
+from communis.fleet.availability.trace import Trace
+from communis.fleet.partition.settings import Partition
+from communis.fleet.settings import FleetConfig
 from communis.methods.local import Local
 from communis.models.sglt import Sglt
-from communis.partition.settings import Partition
-from communis.recordings.windows import TEST, TRAIN, Windows
-from communis.schema import SchemaError
-from communis.topology import ring
+from communis.run.config import bare
 
 SOURCE = Synthetic(clients=6, windows=40, modalities=3, channels=2, steps=16, classes=3)
 BURSTS = Dropout(kind="markov", operating=10.0, missing=5.0)
@@ -433,8 +433,8 @@ def test_everything_can_be_said_in_toml_and_said_again() -> None:
     assert len(fleet) == 20
     import tomllib
 
-    from communis.config import Config
-    from communis.schema import build
+    from communis.core.settings import build
+    from communis.run.config import Config
 
     again: Config = build(Config, tomllib.loads(config.to_toml()), "")
     assert again.fleet == config.fleet
@@ -566,7 +566,7 @@ def test_padding_adds_no_point_to_a_cloud() -> None:
 
 
 def test_runs_that_differ_in_partition_do_not_share_a_fleet(tmp_path: Path) -> None:
-    from communis import jobs
+    from communis.cli import jobs
 
     todo = []
     for by, clients in (("subject", 10), ("virtual", 20)):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from communis.optim import SGD, Adam, Optimizer, make_optimizer
+from communis.methods.parts.optim import SGD, Adam, Optimizer, make_optimizer
 from tests.unit.small import random, same_bits
 
 Peer = Callable[[Sequence[Tensor]], Any]

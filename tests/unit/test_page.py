@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from communis import CommunisError
-from communis.compare import collect
-from communis.report import costs, views
-from communis.report.html import legend
-from communis.report.page import render
-from communis.report.svg import ticks
-from communis.report.warned import warnings
-from communis.terminal import as_json, out, results
+from communis.cli.terminal import as_json, out, results
+from communis.results.compare import collect
+from communis.results.report import costs, views
+from communis.results.report.html import legend
+from communis.results.report.page import render
+from communis.results.report.svg import ticks
+from communis.results.report.warnings import warnings
 from tests.unit import folders
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-import communis.data
+import communis.data.sources
 import communis.methods
 from communis import CommunisError, FedAvg, Method
-from communis.data.synthetic import Synthetic
+from communis.core.plugins import find, names, nearest, settings
+from communis.data.sources.synthetic import Synthetic
 from communis.methods.fedper import FedPer
 from communis.methods.fedproto import FedProto
-from communis.plugins import find, names, nearest, settings
 
 
 @pytest.fixture
@@ -27,14 +27,14 @@ def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str
         "@dataclass(frozen=True)\nclass Mine(FedAvg):\n    pass\n"
         "@dataclass\nclass Settings:\n    pass\n"
     )
-    monkeypatch.setattr("communis.plugins._trusted", {"": None})
+    monkeypatch.setattr("communis.core.plugins._trusted", {"": None})
     monkeypatch.syspath_prepend(tmp_path)
     yield "my_lab_methods"
     sys.modules.pop("my_lab_methods", None)
 
 
 def test_names_are_the_files_of_the_room() -> None:
-    for room, package in (("methods", communis.methods), ("data", communis.data)):
+    for room, package in (("methods", communis.methods), ("data", communis.data.sources)):
         files = {
             f.stem for f in Path(next(iter(package.__path__))).glob("*.py") if f.stem != "__init__"
         }
@@ -102,7 +102,7 @@ def test_a_dotted_path_that_leads_nowhere_is_named(name: str, third_party: str) 
         ("data", "my_lab_methods:Settings", "is no source"),
         ("methods", "math:pi", "is no dataclass"),
         ("methods", "communis:load", "is no dataclass"),
-        ("methods", "communis.config:Config", "is no method"),
+        ("methods", "communis.run.config:Config", "is no method"),
     ],
 )
 def test_what_is_something_else_is_no_plug_in(
@@ -120,8 +120,12 @@ def test_a_plug_in_that_leaves_python_does_not(third_party: str, tmp_path: Path)
 
 def test_only_plug_ins_of_the_room_are_communis_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """To import communis.__main__ is to run the command line."""
-    monkeypatch.setattr("communis.plugins._trusted", {})
-    for name in ("communis.__main__:main", "communis.cli:app", "communis.data.synthetic:Synthetic"):
+    monkeypatch.setattr("communis.core.plugins._trusted", {})
+    for name in (
+        "communis.__main__:main",
+        "communis.cli.main:app",
+        "communis.data.sources.synthetic:Synthetic",
+    ):
         with pytest.raises(CommunisError, match=r"code outside of communis\.methods"):
             find("methods", name)
 

@@ -11,13 +11,13 @@ import torch
 from sklearn import metrics as sk
 
 from communis import FedAvg, Plan, Run, Score
-from communis.compare import collect, rows
-from communis.exchange import Scored
-from communis.finished import read
-from communis.metrics.pooled import MEAN, sibling
-from communis.metrics.summary import summary
-from communis.report.page import render
-from communis.tasks import Classification, Localisation, Several
+from communis.core.pooled import MEAN, sibling
+from communis.core.tasks import Classification, Localisation, Several
+from communis.exchange.messages import Scored
+from communis.results.compare import collect, rows
+from communis.results.finished import read
+from communis.results.report.page import render
+from communis.run.summary import summary
 from tests.unit import folders
 from tests.unit.methods.tiny import mixed
 

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 from communis import Card, Run
-from communis.availability.dropout import Dropout
-from communis.backends.machine import one_thread
-from communis.config import Config, about, cells, presets
-from communis.fleet import Fleet
-from communis.recordings.windows import TEST, TRAIN, VAL
+from communis.data.recordings.windows import TEST, TRAIN, VAL
+from communis.fleet.availability.dropout import Dropout
+from communis.fleet.fleet import Fleet
+from communis.run.backends.machine import one_thread
+from communis.run.config import Config, about, cells, presets
 from tests.unit.data import (
     made_dsads,
     made_opportunity,

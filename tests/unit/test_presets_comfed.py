@@ -16,12 +16,13 @@ import torch
 from scipy.io import savemat
 
 from communis import Card, RoundRecord, Run
-from communis.backends.machine import one_thread
-from communis.config import Config, cells, presets
-from communis.fleet import Fleet
-from communis.recordings.windows import TEST, TRAIN
-from communis.streams import Streams
-from communis.topology import SERVER, TopologyConfig
+from communis.core.contract import SERVER
+from communis.core.streams import Streams
+from communis.data.recordings.windows import TEST, TRAIN
+from communis.exchange.topology import TopologyConfig
+from communis.fleet.fleet import Fleet
+from communis.run.backends.machine import one_thread
+from communis.run.config import Config, cells, presets
 from tests.unit.conftest import Write
 from tests.unit.data import made_deepsense, made_usc_had
 from tests.unit.test_presets import loaded, settings

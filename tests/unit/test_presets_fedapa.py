@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from communis.backends.machine import one_thread
-from communis.config import Config, cells, presets
-from communis.core import CommunisError
-from communis.fleet import Fleet
-from communis.recordings.windows import TEST, TRAIN
-from communis.topology import SERVER
+from communis.core.contract import SERVER
+from communis.core.errors import CommunisError
+from communis.data.recordings.windows import TEST, TRAIN
+from communis.fleet.fleet import Fleet
+from communis.run.backends.machine import one_thread
+from communis.run.config import Config, cells, presets
 from tests.unit.conftest import Write
 from tests.unit.data import made_dsads, made_usc_had, made_wical, made_wifi_csi
 from tests.unit.test_presets import loaded, settings

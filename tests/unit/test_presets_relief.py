@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from communis import RoundRecord, Run, device
-from communis.backends.machine import one_thread
-from communis.config import Config, cells, presets
-from communis.fleet import Fleet
-from communis.recordings.windows import TEST, TRAIN
+from communis import RoundRecord, Run
+from communis.data.recordings.windows import TEST, TRAIN
+from communis.fleet import device
+from communis.fleet.fleet import Fleet
+from communis.run.backends.machine import one_thread
+from communis.run.config import Config, cells, presets
 from tests.unit.conftest import Write
 from tests.unit.data import made_dsads, made_mhealth, made_pamap2, made_stress_predict
 from tests.unit.test_presets import loaded, settings

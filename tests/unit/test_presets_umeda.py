@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from communis import Run
-from communis.backends.machine import one_thread
-from communis.config import Config, cells, presets
+from communis.core.settings import table_of
 from communis.methods.umeda import Umeda
-from communis.schema import table_of
+from communis.run.backends.machine import one_thread
+from communis.run.config import Config, cells, presets
 from tests.unit.data import made_mmfi, made_reli11d, made_utd_mhad
 from tests.unit.test_presets import loaded, settings
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from communis import Fleet
-from communis.core import CommunisError
+from communis.core.errors import CommunisError
+from communis.core.tasks import Classification, Localisation
+from communis.data.recordings.windows import Windows
 from communis.fleet.gaps import trace_of
-from communis.recordings.windows import Windows
-from communis.report import preview
-from communis.tasks import Classification, Localisation
+from communis.results.report import preview
 
 
 def fleet(**changes: object) -> Fleet:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis import CommunisError
-from communis.prototypes import (
+from communis.methods.parts.prototypes import (
     PAIRS,
     Library,
     check,

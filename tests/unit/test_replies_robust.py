@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from communis import Plan, Replies, Run, State
-from communis.replies import presence, samples, uniform
-from communis.robust.median import GeometricMedian
-from communis.robust.rules import RobustConfig
+from communis.core.reductions.median import GeometricMedian
+from communis.core.reductions.rules import RobustConfig
+from communis.core.replies import presence, samples, uniform
 from tests.fleets import FEDERATED, make, mixed_fleet
 from tests.unit.small import card, random
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from communis.availability.trace import Trace
-from communis.cli import main
-from communis.compare import collect
-from communis.report import comparison, costs, doubt, sensing, views
-from communis.report.page import render, write
-from communis.report.svg import Curve, Dots, curves, scatter, ticks
-from communis.report.warned import warnings
-from communis.terminal import out, results
+from communis.cli.main import main
+from communis.cli.terminal import out, results
+from communis.fleet.availability.trace import Trace
+from communis.results.compare import collect
+from communis.results.report import comparison, costs, sensing, uncertainty, views
+from communis.results.report.page import render, write
+from communis.results.report.svg import Curve, Dots, curves, scatter, ticks
+from communis.results.report.warnings import warnings
 from tests.unit import folders
 
 OTHER, KNOWS = "Other ways to predict", "Does the model know when it fails?"
@@ -146,20 +146,23 @@ def grid_of(home: Path, clients: int = 6, seeds: int = 3, rounds: int = 4) -> Pa
     names = [("fedavg", ""), ("duet", ""), ("duet", "duet <no UT>")]
     for h, i, seed, (method, variant) in product(LEVELS, LEVELS, range(seeds), names):
         base = 0.8 - 0.2 * (h == "severe") - 0.15 * (i == "severe") + 0.03 * (method == "duet")
-        doubt = rng.uniform(0.5, 1, clients) + 0.5 * (h == "severe") + 0.5 * (i == "severe")
-        f1 = base - 0.1 * doubt + rng.normal(0, 0.02, (rounds, clients))
+        uncertainty = rng.uniform(0.5, 1, clients) + 0.5 * (h == "severe") + 0.5 * (i == "severe")
+        f1 = base - 0.1 * uncertainty + rng.normal(0, 0.02, (rounds, clients))
         found = {
             "macro_f1": f1,
             "accuracy": f1 + 0.05,
             "nll": 2 - f1,
-            "mean@available": 3 - np.round(doubt),
+            "mean@available": 3 - np.round(uncertainty),
         }
         if method == "duet":
             extra = {"macro_f1@tempered": f1 + 0.01, "nll@tempered": 1.8 - f1, "nll@shared": 3 - f1}
-            found |= {**extra, "mean@sigma_f": doubt, "mean@clamped": doubt / 100}
+            found |= {**extra, "mean@sigma_f": uncertainty, "mean@clamped": uncertainty / 100}
             # Where no sensor saw a window it counts for the one and not for the other.
-            found |= {"mean@sigma_f_seen": doubt, "mean@available_seen": 3 - np.round(doubt)}
-            found["mean@sigma_f"] = doubt + 1
+            found |= {
+                "mean@sigma_f_seen": uncertainty,
+                "mean@available_seen": 3 - np.round(uncertainty),
+            }
+            found["mean@sigma_f"] = uncertainty + 1
         found["macro_f1@seen"] = f1
         history = {
             f"{split}.{name}": [dict(enumerate(row)) for row in np.broadcast_to(values, f1.shape)]
@@ -258,9 +261,9 @@ def test_other_ways_to_predict(grid: Path) -> None:
 
 def test_uncertainty_against_scores(grid: Path) -> None:
     runs = collect([grid])
-    points = doubt.points([run for run in runs if run.method == "duet"])
+    points = uncertainty.points([run for run in runs if run.method == "duet"])
     assert len(points) == 6 * 3 * 4
-    text = doubt.section(runs)
+    text = uncertainty.section(runs)
     pooled = cells_of(text)[1]
     assert pooled[:2] == ["duet", "72"]
     assert float(pooled[2]) < -0.2
@@ -270,9 +273,9 @@ def test_uncertainty_against_scores(grid: Path) -> None:
     each = cells_of(text.split("client by client")[1])
     assert [line[0] for line in each[1:]] == ["0", "1", "2", "3", "4", "5"]
     assert {line[1] for line in each[1:]} == {"12"}
-    few = doubt.section([run for run in runs if run.place == "H severe, I severe"])
+    few = uncertainty.section([run for run in runs if run.place == "H severe, I severe"])
     assert "No client has 4 points" in few
-    assert doubt.section([run for run in runs if run.method == "fedavg"]) == ""
+    assert uncertainty.section([run for run in runs if run.method == "fedavg"]) == ""
 
 
 def test_maps_of_sensors(grid: Path, tmp_path: Path) -> None:

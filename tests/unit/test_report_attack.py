@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from communis import FedAvg, Fleet, Plan, Run
-from communis.compare import Finished, collect
-from communis.metrics.estimate import Estimate
-from communis.report import attack
-from communis.report.page import render
-from communis.report.warned import warnings
-from communis.robust.attacks import AttackConfig
+from communis.fleet.attack import AttackConfig
+from communis.results.compare import Finished, collect
+from communis.results.estimate import Estimate
+from communis.results.report import attack
+from communis.results.report.page import render
+from communis.results.report.warnings import warnings
 from tests.unit import folders, small
 from tests.unit.test_page import lines_of
 from tests.unit.test_report import Balanced, outside

@@ -12,15 +12,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from communis.compare import Finished, collect, grouped
-from communis.core import Score
-from communis.device import Spent
-from communis.exchange import Noted, Pair, Scored
-from communis.report import allocation, clock, modalities, updates, views
-from communis.report.page import render
-from communis.report.spots import Spot, spots
-from communis.report.svg import bars
-from communis.terminal import as_json
+from communis.cli.terminal import as_json
+from communis.core.contract import Score
+from communis.exchange.messages import Noted, Pair, Scored
+from communis.fleet.device import Spent
+from communis.results.compare import Finished, collect, grouped
+from communis.results.report import allocation, clock, modalities, updates, views
+from communis.results.report.labelled_points import Spot, spots
+from communis.results.report.page import render
+from communis.results.report.svg import bars
 from tests.unit import folders, relief_like
 from tests.unit.test_page import lines_of
 from tests.unit.test_report import Balanced, outside

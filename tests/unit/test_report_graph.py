@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from communis import FedAvg, Fleet, Plan, Run
-from communis.compare import Finished, collect
-from communis.core import CommunisError
-from communis.exchange import Link
-from communis.report import graph
-from communis.report.layout import crossings, degrees, hops, layout
-from communis.report.page import render
-from communis.report.warned import warnings
-from communis.topology import NEIGHBOURS, TopologyConfig, complete, ring
+from communis.core.errors import CommunisError
+from communis.exchange.messages import Link
+from communis.exchange.topology import NEIGHBOURS, TopologyConfig, complete, ring
+from communis.results.compare import Finished, collect
+from communis.results.report import graph
+from communis.results.report.layout import crossings, degrees, hops, layout
+from communis.results.report.page import render
+from communis.results.report.warnings import warnings
 from tests.unit import folders, small
 from tests.unit.test_page import lines_of
 from tests.unit.test_report import Balanced, outside

@@ -11,11 +11,11 @@ import pytest
 from markupsafe import escape
 
 from communis import Fleet, Plan, Run
-from communis.compare import Finished, collect
-from communis.exchange import Noted
+from communis.exchange.messages import Noted
 from communis.methods.comfed import CoMFed
-from communis.report import courses, latent
-from communis.report.page import render
+from communis.results.compare import Finished, collect
+from communis.results.report import latent, round_curves
+from communis.results.report.page import render
 from tests.unit import folders, small
 from tests.unit.test_report import Balanced, outside
 
@@ -73,7 +73,7 @@ def test_bands_are_over_seeds(tmp_path: Path) -> None:
         for seed, value, rounds in ((0, 1.0, 3), (1, 2.0, 2))
     ]
     found = {"comfed": [latent.noted(run)["latent/separation"] for run in runs]}
-    text = courses.by_round(found, SHADES, "t", "y")
+    text = round_curves.by_round(found, SHADES, "t", "y")
     assert points(text, "t") == ["1.5 at 1", "1.5 at 2"]  # the rounds that both have
 
 

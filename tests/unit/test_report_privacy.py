@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from communis import cli_privacy
-from communis.compare import collect
-from communis.extras import EXTRAS, Extra
-from communis.report import privacy
-from communis.report.page import render
-from communis.runfolder import strict
-from communis.terminal import as_json, out, results
+from communis.cli import privacy as cli_privacy
+from communis.cli.terminal import as_json, out, results
+from communis.core.extras import EXTRAS, Extra
+from communis.results.compare import collect
+from communis.results.report import privacy
+from communis.results.report.page import render
+from communis.run.folder import strict
 from tests.unit import folders
 from tests.unit.test_page import lines_of
 from tests.unit.test_report import Balanced

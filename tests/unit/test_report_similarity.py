@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from communis import Fleet, Plan, Run
-from communis.compare import Finished, collect
-from communis.exchange import Noted
+from communis.core.arrays import Array
+from communis.exchange.messages import Noted
 from communis.methods.fedapa import FedAPA
-from communis.recordings.recording import Array
-from communis.report import similarity
-from communis.report.page import render
+from communis.results.compare import Finished, collect
+from communis.results.report import similarity
+from communis.results.report.page import render
 from tests.unit import folders, small
 from tests.unit.test_page import lines_of
 from tests.unit.test_report import Balanced, outside

@@ -17,16 +17,16 @@ import pytest
 import torch
 
 from communis import Client, CommunisError, FedAvg, Plan, Run, State
-from communis.backends.mock import Mock, corrupt
-from communis.compare import collect, rows
-from communis.finished import read
+from communis.cli.terminal import comparison, out
+from communis.exchange.topology import ring
+from communis.exchange.wire import encode
 from communis.methods.fedavg import Down
-from communis.metrics.estimate import Estimate
-from communis.report.warned import warnings
-from communis.runfolder import RunFolder
-from communis.terminal import comparison, out
-from communis.topology import ring
-from communis.wire import encode
+from communis.results.compare import collect, rows
+from communis.results.estimate import Estimate
+from communis.results.finished import read
+from communis.results.report.warnings import warnings
+from communis.run.backends.mock import Mock, corrupt
+from communis.run.folder import RunFolder
 from tests.fleets import make, mixed_fleet
 
 QUICK = Plan(rounds=3, workers=1, eval_every=0)
@@ -85,7 +85,7 @@ def test_evaluation_of_some_clients_only() -> None:
 def test_of_many_clients_the_same_sample_is_scored_and_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("communis.plan.MOST_EVALUATED", 3)
+    monkeypatch.setattr("communis.run.plan.MOST_EVALUATED", 3)
     caplog.set_level(logging.INFO, "communis")
     scored = {}
     for method in (FedAvg(), make("fedper")):
@@ -107,7 +107,7 @@ def test_of_many_clients_the_same_sample_is_scored_and_that_is_said(
 
 
 def test_all_of_many_clients_are_scored_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("communis.plan.MOST_EVALUATED", 3)
+    monkeypatch.setattr("communis.run.plan.MOST_EVALUATED", 3)
     with Run(mixed_fleet(), FedAvg(), replace(QUICK, eval_clients=5)) as run:
         list(run)
     assert run.scores()["client"].nunique() == 5

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from communis.cells import lines
-from communis.compare import collect, rows
-from communis.finished import read
-from communis.report import views
-from communis.report.page import render
-from communis.report.words import how_to_read
-from communis.terminal import as_json, out, results
+from communis.cli.terminal import as_json, out, results
+from communis.results.cells import lines
+from communis.results.compare import collect, rows
+from communis.results.finished import read
+from communis.results.report import views
+from communis.results.report.page import render
+from communis.results.report.wording import how_to_read
 from tests.unit import folders
 
 HISTORY = {  # the best round is 3 on average and for client 1, 2 (as good as 3) for client 0

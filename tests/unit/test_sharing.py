@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from communis import CommunisError, Plan, Run, State
-from communis.backends.mock import Mock, corrupt
+from communis.exchange.privacy.settings import PrivacyConfig
+from communis.exchange.wire import decode, encode, flatten
 from communis.methods.fedavg import FedAvg
 from communis.methods.fedper import FedPer
+from communis.methods.parts.sharing import is_statistic, recalibrate, sound
 from communis.methods.wifederated import WiFederated
 from communis.models.zoo import Architecture
-from communis.privacy.settings import PrivacyConfig
-from communis.sharing import is_statistic, recalibrate, sound
-from communis.wire import decode, encode, flatten
+from communis.run.backends.mock import Mock, corrupt
 from tests.unit.methods.tiny import (
     NORMED,
     THREE,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from communis import State
-from communis.core import Model
+from communis.core.contract import Model
 from tests.unit.small import TINY, TINY_NORM, network, random, same_bits
 
 

@@ -114,8 +114,8 @@ def test_the_hash_seed_of_the_process_does_not_matter() -> None:
     script = textwrap.dedent("""
         import hashlib, torch
         from communis import Fleet, FedAvg, Streams
-        from communis.availability.roles import Role, cast
-        from communis.data.synthetic import Synthetic
+        from communis.fleet.availability.roles import Role, cast
+        from communis.data.sources.synthetic import Synthetic
 
         streams, found = Streams(7), hashlib.sha256()
         found.update(str([streams.number("batches", 1, 2), streams.number("init/a")]).encode())

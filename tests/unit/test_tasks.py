@@ -11,7 +11,7 @@ from sklearn import metrics as sk
 from torch import Tensor
 
 from communis import Score, Task
-from communis.tasks import Classification, Counting, Localisation, Pose, Several, standardised
+from communis.core.tasks import Classification, Counting, Localisation, Pose, Several, standardised
 from tests.unit.small import random
 
 

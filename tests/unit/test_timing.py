@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from communis.compare import collect
-from communis.core import CommunisError
-from communis.report.clockwords import about_time, spent
-from communis.terminal import as_json, out, results
-from communis.timing import Timing, automatic, named, progress, timing
+from communis.cli.terminal import as_json, out, results
+from communis.core.errors import CommunisError
+from communis.results.compare import collect
+from communis.results.report.clock_wording import about_time, spent
+from communis.results.timing import Timing, automatic, named, progress, timing
 from tests.unit import folders
 
 

@@ -14,13 +14,11 @@ import numpy as np
 import pytest
 
 from communis import CommunisError, Streams
-from communis.config import Config
-from communis.exchange import Topology
-from communis.identity import digest
-from communis.schema import SchemaError, build
-from communis.topology import (
+from communis.core.contract import SERVER
+from communis.core.settings import SchemaError, build
+from communis.exchange.messages import Topology
+from communis.exchange.topology import (
     NEIGHBOURS,
-    SERVER,
     Graph,
     Star,
     TopologyConfig,
@@ -31,7 +29,9 @@ from communis.topology import (
     regular,
     ring,
 )
-from communis.topology.shapes import TRIES
+from communis.exchange.topology.shapes import TRIES
+from communis.run.config import Config
+from communis.run.identity import digest
 
 
 def made(clients: int, seed: int = 0, **settings: Any) -> Topology:

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from communis import config as configs
-from communis.cli import main
-from communis.compare import collect
-from communis.exchange import Link
-from communis.finished import Finished
-from communis.jobs import Job, prepare
-from communis.metrics.estimate import Estimate
-from communis.report.page import render
-from communis.report.traffic import about_traffic, volume
-from communis.schema import SchemaError
-from communis.terminal import as_json, out, results
-from communis.traffic import Sent, traffic
+from communis.cli.jobs import Job, prepare
+from communis.cli.main import main
+from communis.cli.terminal import as_json, out, results
+from communis.core.settings import SchemaError
+from communis.exchange.messages import Link
+from communis.results.compare import collect
+from communis.results.estimate import Estimate
+from communis.results.finished import Finished
+from communis.results.report.page import render
+from communis.results.report.traffic import about_traffic, volume
+from communis.results.traffic import Sent, traffic
+from communis.run import config as configs
 from tests.unit import folders
 from tests.unit.test_page import lines_of
 

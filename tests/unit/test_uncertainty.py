@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from communis import CommunisError, uncertainty
-from communis.methods.unimodal import Unimodal as Unimodal_
-from communis.streams import Streams
-from communis.tasks import Classification
-from communis.uncertainty import (
+from communis import CommunisError
+from communis.core.streams import Streams
+from communis.core.tasks import Classification
+from communis.methods.parts import uncertainty
+from communis.methods.parts.uncertainty import (
     EPSILON,
     S_MAX,
     UncertaintyHead,
@@ -25,6 +25,7 @@ from communis.uncertainty import (
     losses,
     unimodal,
 )
+from communis.methods.unimodal import Unimodal as Unimodal_
 from tests.unit.small import TINY, client, network
 
 Y = torch.tensor([0, 2, 1, 2, 0])

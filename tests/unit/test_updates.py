@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from communis import State
-from communis.core import Card
+from communis.core.contract import Card
 from communis.methods.fedavg import Up
-from communis.updates import pairs, sent, spread
+from communis.run.updates import pairs, sent, spread
 
 BLOCK = "fusion.blocks.a.weight"
 

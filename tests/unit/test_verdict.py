@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from communis import CommunisError, FedAvg, Fleet, Plan, Run
-from communis.exchange import Noted
-from communis.extras import EXTRAS, Extra
-from communis.finished import read
+from communis.core.extras import EXTRAS, Extra
+from communis.exchange.messages import Noted
+from communis.exchange.privacy import gaussian
+from communis.exchange.privacy.digits import upward
+from communis.exchange.privacy.settings import PrivacyConfig
 from communis.methods.local import Local
-from communis.privacy import gaussian
-from communis.privacy.digits import upward
-from communis.privacy.settings import PrivacyConfig
-from communis.verdict import Verdict, course, verdict, worst
+from communis.results.finished import read
+from communis.results.verdict import Verdict, course, verdict, worst
 from tests.unit import folders, small
 
 W = {"field": "w", "part": "head", "tensors": 2, "numbers": 1234, "covered": True, "why": ""}

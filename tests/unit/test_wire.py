@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from communis import Batch, FedAvg, Method, State
+from communis.exchange.wire import Message, WireError, check, decode, encode, flatten, payload_types
 from communis.methods import fedavg
 from communis.methods.fedper import FedPer
-from communis.wire import Message, WireError, check, decode, encode, flatten, payload_types
 from tests.unit.small import card, random, same_bits
 
 

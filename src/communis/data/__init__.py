@@ -1,2 +1,1 @@
-"""Dataset sources, one file each. A source is a module here with a settings dataclass of the same
-name in CapWords."""
+"""What is sensed: recordings, the sources that read them, windows."""

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from communis.availability.draw import natural
-from communis.availability.timeline import durations, timeline
-from communis.availability.trace import Trace
-from communis.fleet.description import Fleet
-from communis.recordings.recording import Array
-from communis.recordings.windows import UNUSED
+from communis.core.arrays import Array
+from communis.data.recordings.windows import UNUSED
+from communis.fleet.availability.draw import natural
+from communis.fleet.availability.timeline import durations, timeline
+from communis.fleet.availability.trace import Trace
+from communis.fleet.fleet import Fleet
 
 
 def trace_of(fleet: Fleet) -> Trace:

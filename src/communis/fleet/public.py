@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from communis.core import CommunisError
-from communis.fleet.description import Fleet
+from communis.core.errors import CommunisError
+from communis.fleet.fleet import Fleet
 
 
 def public_client(fleet: Fleet) -> int:

@@ -17,14 +17,15 @@ from typing import Any
 
 import torch
 
-from communis import needs
-from communis.core import Card, Client, CommunisError, FleetView, Method
-from communis.local import note_forward
+from communis.core import requirements
+from communis.core.contract import Card, Client, FleetView, Method
+from communis.core.errors import CommunisError
+from communis.core.replies import Replies, samples, uniform
+from communis.core.state import State
 from communis.methods import fedavg
 from communis.methods.fedavg import Down, FedAvg, Server, w_of
-from communis.replies import Replies, samples, uniform
-from communis.sharing import sound
-from communis.state import State
+from communis.methods.parts.sharing import sound
+from communis.methods.parts.training import note_forward
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Caring(FedAvg, Method[Server, State, Down, Up]):
             raise CommunisError("caring has weights of its own: set ema = 'none'")
 
     def start_server(self, fleet: FleetView) -> Server:
-        needs.classes(fleet, "caring", "clients report their accuracy")
+        requirements.classes(fleet, "caring", "clients report their accuracy")
         return super().start_server(fleet)
 
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:

@@ -14,10 +14,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from communis.core import Card, Client, FleetView, Method
-from communis.local import Recipe
-from communis.replies import Replies
-from communis.state import State
+from communis.core.contract import Card, Client, FleetView, Method
+from communis.core.replies import Replies
+from communis.core.state import State
+from communis.methods.parts.training import Recipe
 
 
 @dataclass(frozen=True)

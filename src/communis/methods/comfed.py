@@ -22,12 +22,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from communis import latent, needs
-from communis.core import Batch, Card, Client, FleetView, Method, Output
-from communis.local import Recipe
-from communis.replies import Replies
-from communis.robust.median import GeometricMedian
-from communis.state import State
+from communis.core import requirements
+from communis.core.contract import Batch, Card, Client, FleetView, Method, Output
+from communis.core.reductions.median import GeometricMedian
+from communis.core.replies import Replies
+from communis.core.state import State
+from communis.methods.parts import latent
+from communis.methods.parts.training import Recipe
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,13 @@ class CoMFed(Recipe, Method[Server, Private, Down, Up]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        needs.at_least(self, d=1, lam=0, n_proj=0, lr_P=0, scale_lock=0, stale=0, warmup=0)
+        requirements.at_least(self, d=1, lam=0, n_proj=0, lr_P=0, scale_lock=0, stale=0, warmup=0)
 
     def start_server(self, fleet: FleetView) -> Server:
-        needs.classes(fleet, "comfed", "a latent statistic belongs to a class")
-        needs.embedding(fleet, self.d if self.freeze_P else 1, "freeze_P", "take a smaller d")
+        requirements.classes(fleet, "comfed", "a latent statistic belongs to a class")
+        requirements.embedding(
+            fleet, self.d if self.freeze_P else 1, "freeze_P", "take a smaller d"
+        )
         pulls = int(self.pull == "single")
         age = torch.full((pulls, fleet.task.classes), latent.NEVER)
         return Server(torch.zeros(*age.shape, self.d), age, who=torch.full((pulls,), -1))

@@ -24,12 +24,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from communis import needs, prototypes
-from communis.core import Batch, Card, Client, FleetView, Method, Output
-from communis.local import Loss, Recipe
-from communis.prototypes import Library
-from communis.replies import Replies
-from communis.state import State
+from communis.core import requirements
+from communis.core.contract import Batch, Card, Client, FleetView, Method, Output
+from communis.core.replies import Replies
+from communis.core.state import State
+from communis.methods.parts import prototypes
+from communis.methods.parts.prototypes import Library
+from communis.methods.parts.training import Loss, Recipe
 
 TOLD = 10  # rounds after which counts are told again, in case that somebody missed them
 
@@ -75,12 +76,12 @@ class FedAPA(Recipe, Method[Library, Private, Down, Up]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        needs.at_least(self, tau=1e-6, lam_min=0, lam_max=self.lam_min, min_count=1)
-        needs.at_least(self, warmup=0, stale=0)
+        requirements.at_least(self, tau=1e-6, lam_min=0, lam_max=self.lam_min, min_count=1)
+        requirements.at_least(self, warmup=0, stale=0)
 
     def start_server(self, fleet: FleetView) -> Library:
-        needs.classes(fleet, "fedapa", "a prototype belongs to a class")
-        return Library.empty(fleet.task.classes, needs.one_embedding(fleet, "fedapa"))
+        requirements.classes(fleet, "fedapa", "a prototype belongs to a class")
+        return Library.empty(fleet.task.classes, requirements.one_embedding(fleet, "fedapa"))
 
     def start_client(self, client: Client) -> Private:
         classes, d = client.card.sizes["classes"], client.card.sizes["embedding"]

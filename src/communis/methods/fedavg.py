@@ -20,10 +20,11 @@ from typing import Any, Literal
 
 import torch
 
-from communis.core import Card, Client, CommunisError, FleetView, Method, Model, Task, modality_of
-from communis.replies import Replies, Weight, presence, samples, uniform
-from communis.sharing import Sharing, sound
-from communis.state import State
+from communis.core.contract import Card, Client, FleetView, Method, Model, Task, modality_of
+from communis.core.errors import CommunisError
+from communis.core.replies import Replies, Weight, presence, samples, uniform
+from communis.core.state import State
+from communis.methods.parts.sharing import Sharing, sound
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from communis.core import Card, Client, CommunisError, FleetView, Method
-from communis.groups import group_of, modality_of_group
+from communis.core.contract import Card, Client, FleetView, Method
+from communis.core.errors import CommunisError
+from communis.core.groups import group_of, modality_of_group
+from communis.core.replies import Replies, samples, uniform
+from communis.core.state import State
 from communis.methods.fedavg import Averaging, Up
-from communis.replies import Replies, samples, uniform
-from communis.state import State
 
 
 @dataclass(frozen=True)

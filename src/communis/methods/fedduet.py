@@ -32,11 +32,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from communis import needs, uncertainty
-from communis.core import Batch, Client, CommunisError, FleetView, Model, Output, Task
+from communis.core import requirements
+from communis.core.contract import Batch, Client, FleetView, Model, Output, Task
+from communis.core.errors import CommunisError
+from communis.core.state import State
 from communis.methods.fedavg import Down, FedAvg, Server, Up
+from communis.methods.parts import uncertainty
 from communis.models.network import MLP
-from communis.state import State
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,11 @@ class FedDUET(FedAvg):
 
     def start_server(self, fleet: FleetView) -> Server:
         if self.ut or self.dt:
-            needs.classes(fleet, "fedduet", "a temperature flattens class probabilities")
+            requirements.classes(fleet, "fedduet", "a temperature flattens class probabilities")
         if self.ut:
-            needs.held_modalities(fleet, "its uncertainty head")
+            requirements.held_modalities(fleet, "its uncertainty head")
         if self.dt:
-            needs.local_data(fleet, "fedduet's private head", "set its dt = false")
+            requirements.local_data(fleet, "fedduet's private head", "set its dt = false")
         return super().start_server(fleet)
 
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:

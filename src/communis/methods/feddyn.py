@@ -16,10 +16,11 @@ from dataclasses import dataclass
 
 import torch
 
-from communis.core import Card, Client, CommunisError, FleetView, Method, Model
-from communis.replies import Replies, uniform
-from communis.sharing import Sharing, sound
-from communis.state import State
+from communis.core.contract import Card, Client, FleetView, Method, Model
+from communis.core.errors import CommunisError
+from communis.core.replies import Replies, uniform
+from communis.core.state import State
+from communis.methods.parts.sharing import Sharing, sound
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from communis.core import Card, Client, CommunisError, FleetView, Method, modality_of
-from communis.groups import groups
+from communis.core.contract import Card, Client, FleetView, Method, modality_of
+from communis.core.errors import CommunisError
+from communis.core.groups import groups
+from communis.core.replies import Replies
+from communis.core.state import State
 from communis.methods.fedavg import Averaging, Up
-from communis.replies import Replies
-from communis.state import State
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from communis import needs
-from communis.core import (
+from communis.core import requirements
+from communis.core.contract import (
     Batch,
     Card,
     Client,
-    CommunisError,
     FleetView,
     Method,
     Model,
@@ -38,11 +37,12 @@ from communis.core import (
     Task,
     modality_of,
 )
+from communis.core.errors import CommunisError
+from communis.core.replies import Replies, presence
+from communis.core.state import State
 from communis.methods.fedavg import Down, Server, Up
+from communis.methods.parts.sharing import Sharing, sound
 from communis.models.network import MLP
-from communis.replies import Replies, presence
-from communis.sharing import Sharing, sound
-from communis.state import State
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ class FedIoT(Sharing, Method[Server, State, Down, Up]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        needs.at_least(self, hidden=1, classifier_epochs=1)
+        requirements.at_least(self, hidden=1, classifier_epochs=1)
         if self.alpha <= 0:
             raise CommunisError(f"fediot needs alpha > 0, got {self.alpha}")
 
     def equip(self, model: Model, task: Task) -> None:
         if self.cross:
-            needs.one_size(model.feature_sizes.values(), "fediot (unless cross = false)")
+            requirements.one_size(model.feature_sizes.values(), "fediot (unless cross = false)")
         for m, size in model.feature_sizes.items():
             model.unimodal[m] = MLP((size, self.hidden, prod(model.shapes[m])))
 

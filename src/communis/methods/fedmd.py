@@ -22,12 +22,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from communis import needs
-from communis.core import Card, Client, CommunisError, FleetView, Method, Samples
-from communis.local import Recipe, note_forward
-from communis.recordings.samples import TensorSamples
-from communis.replies import Replies, uniform
-from communis.state import State
+from communis.core import requirements
+from communis.core.contract import Card, Client, FleetView, Method, Samples
+from communis.core.errors import CommunisError
+from communis.core.replies import Replies, uniform
+from communis.core.samples import TensorSamples
+from communis.core.state import State
+from communis.methods.parts.training import Recipe, note_forward
 
 APART = "digest/"  # two optimisers, one for private windows and one for digesting
 
@@ -61,13 +62,15 @@ class FedMD(Recipe, Method[Server, State, Down, Up]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        needs.at_least(self, public_batch=1, digest_epochs=0, pretrain=0)
+        requirements.at_least(self, public_batch=1, digest_epochs=0, pretrain=0)
         if self.temperature <= 0:
             raise CommunisError(f"fedmd needs temperature > 0, got {self.temperature}")
 
     def start_server(self, fleet: FleetView) -> Server:
         if self.digest == "kl":
-            needs.classes(fleet, "fedmd with digest = 'kl'", "it compares class probabilities")
+            requirements.classes(
+                fleet, "fedmd with digest = 'kl'", "it compares class probabilities"
+            )
         return Server(torch.zeros(self.public_batch, fleet.task.outputs))
 
     def start_client(self, client: Client) -> State:

@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from communis.core import Card, Client, CommunisError, FleetView, Method
-from communis.replies import Replies, samples
-from communis.sharing import Sharing, is_statistic, sound
-from communis.state import State
+from communis.core.contract import Card, Client, FleetView, Method
+from communis.core.errors import CommunisError
+from communis.core.replies import Replies, samples
+from communis.core.state import State
+from communis.methods.parts.sharing import Sharing, is_statistic, sound
 
 MOST = 1e9  # |a_i|_1 that a client may report
 

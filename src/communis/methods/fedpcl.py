@@ -24,13 +24,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from communis import needs, prototypes
-from communis.core import Batch, Card, Client, FleetView, Method, Output
-from communis.local import Recipe
+from communis.core import requirements
+from communis.core.contract import Batch, Card, Client, FleetView, Method, Output
+from communis.core.replies import Replies
+from communis.core.state import State
 from communis.methods.fedapa import Down, Private, Up
-from communis.prototypes import Library
-from communis.replies import Replies
-from communis.state import State
+from communis.methods.parts import prototypes
+from communis.methods.parts.prototypes import Library
+from communis.methods.parts.training import Recipe
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,11 @@ class FedPCL(Recipe, Method[Library, Private, Down, Up]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        needs.at_least(self, tau=1e-6)
+        requirements.at_least(self, tau=1e-6)
 
     def start_server(self, fleet: FleetView) -> Library:
-        needs.classes(fleet, "fedpcl", "a prototype belongs to a class")
-        return Library.empty(fleet.task.classes, needs.one_embedding(fleet, "fedpcl"))
+        requirements.classes(fleet, "fedpcl", "a prototype belongs to a class")
+        return Library.empty(fleet.task.classes, requirements.one_embedding(fleet, "fedpcl"))
 
     def start_client(self, client: Client) -> Private:
         return self._kept(client, *(t.to(client.train.target.device) for t in formed(client)))

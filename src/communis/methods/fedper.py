@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from communis.core import CommunisError, FleetView
+from communis.core.contract import FleetView
+from communis.core.errors import CommunisError
 from communis.methods.fedavg import FedAvg, Server
 
 

@@ -21,12 +21,13 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from communis import needs
-from communis.core import Batch, Card, Client, CommunisError, FleetView, Method, Output
-from communis.local import Recipe
-from communis.prototypes import class_sums, counted
-from communis.replies import Replies
-from communis.state import State
+from communis.core import requirements
+from communis.core.contract import Batch, Card, Client, FleetView, Method, Output
+from communis.core.errors import CommunisError
+from communis.core.replies import Replies
+from communis.core.state import State
+from communis.methods.parts.prototypes import class_sums, counted
+from communis.methods.parts.training import Recipe
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,8 @@ class FedProto(Recipe, Method[Server, Private, Down, Up]):
             raise CommunisError(f"fedproto needs lam >= 0, got {self.lam}")
 
     def start_server(self, fleet: FleetView) -> Server:
-        needs.classes(fleet, "fedproto", "a prototype belongs to a class")
-        size, classes = needs.one_embedding(fleet, "fedproto"), fleet.task.classes
+        requirements.classes(fleet, "fedproto", "a prototype belongs to a class")
+        size, classes = requirements.one_embedding(fleet, "fedproto"), fleet.task.classes
         return Server(C=torch.zeros(classes, size), n=torch.zeros(classes))
 
     def start_client(self, client: Client) -> Private:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from communis.core import Client, CommunisError, Model
+from communis.core.contract import Client, Model
+from communis.core.errors import CommunisError
+from communis.core.state import State
 from communis.methods.fedavg import Down, FedAvg, Up
-from communis.state import State
 
 
 @dataclass(frozen=True)

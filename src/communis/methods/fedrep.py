@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from communis.core import Client
+from communis.core.contract import Client
+from communis.core.state import State
 from communis.methods.fedavg import Down, Up
 from communis.methods.fedper import FedPer
-from communis.state import State
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from communis import needs
-from communis.core import Batch, Client, FleetView, Model, Output, Task
+from communis.core import requirements
+from communis.core.contract import Batch, Client, FleetView, Model, Output, Task
+from communis.core.state import State
 from communis.methods.fedavg import Down, FedAvg, Server, Up
 from communis.models.network import MLP
-from communis.state import State
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class FedRoD(FedAvg):
         model.private["head"] = MLP(model.head_sizes if self.deep else linear)
 
     def start_server(self, fleet: FleetView) -> Server:
-        needs.classes(fleet, "fedrod", "it balances classes")
+        requirements.classes(fleet, "fedrod", "it balances classes")
         return super().start_server(fleet)
 
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:

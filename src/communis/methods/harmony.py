@@ -23,11 +23,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from communis.core import (
+from communis.core.contract import (
     Batch,
     Card,
     Client,
-    CommunisError,
     FleetView,
     Method,
     Model,
@@ -35,11 +34,12 @@ from communis.core import (
     Task,
     modality_of,
 )
+from communis.core.errors import CommunisError
+from communis.core.replies import Replies, presence, uniform
+from communis.core.state import State
 from communis.methods.fedavg import Up
+from communis.methods.parts.sharing import Sharing, sound
 from communis.models.network import MLP
-from communis.replies import Replies, presence, uniform
-from communis.sharing import Sharing, sound
-from communis.state import State
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from communis.core import Card, Client, CommunisError, FleetView, Method
+from communis.core.contract import Card, Client, FleetView, Method
+from communis.core.errors import CommunisError
+from communis.core.replies import Replies, samples, uniform
+from communis.core.state import State
 from communis.methods.fedavg import Averaging
-from communis.replies import Replies, samples, uniform
-from communis.sharing import sound
-from communis.state import State
+from communis.methods.parts.sharing import sound
 
 Shape = tuple[int, ...]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from communis.core import Card, Client, FleetView, Method
-from communis.local import Recipe
-from communis.replies import Replies
-from communis.state import State
+from communis.core.contract import Card, Client, FleetView, Method
+from communis.core.replies import Replies
+from communis.core.state import State
+from communis.methods.parts.training import Recipe
 
 
 @dataclass(frozen=True)

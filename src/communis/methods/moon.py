@@ -18,9 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from communis.core import Batch, Client, CommunisError, Output
+from communis.core.contract import Batch, Client, Output
+from communis.core.errors import CommunisError
+from communis.core.state import State
 from communis.methods.fedavg import Down, FedAvg, Up
-from communis.state import State
 
 
 @dataclass(frozen=True)

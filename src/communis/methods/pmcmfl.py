@@ -25,12 +25,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from communis import needs
-from communis.core import Batch, Card, Client, CommunisError, FleetView, Method, Output
+from communis.core import requirements
+from communis.core.contract import Batch, Card, Client, FleetView, Method, Output
+from communis.core.errors import CommunisError
+from communis.core.replies import Replies
+from communis.core.state import State
 from communis.methods.fedavg import Averaging
-from communis.prototypes import counted, feature_sums
-from communis.replies import Replies
-from communis.state import State
+from communis.methods.parts.prototypes import counted, feature_sums
 
 
 @dataclass(frozen=True)
@@ -70,14 +71,14 @@ class PmcmFL(Averaging, Method[Server, Private, Down, Up]):
             raise CommunisError(f"contrast >= 0 and tau > 0, got {self.contrast} and {self.tau}")
 
     def start_server(self, fleet: FleetView) -> Server:
-        needs.classes(fleet, "pmcmfl", "a prototype belongs to a class")
-        size = needs.one_size([card.sizes["features"] for card in fleet.cards], "pmcmfl")
+        requirements.classes(fleet, "pmcmfl", "a prototype belongs to a class")
+        size = requirements.one_size([card.sizes["features"] for card in fleet.cards], "pmcmfl")
         known = sorted({m for card in fleet.cards for m in card.modalities})
         modalities = known if self.library == "fleet" else []
         return Server(self.initial(fleet), *nothing(modalities, fleet.task.classes, size))
 
     def start_client(self, client: Client) -> Private:
-        size = needs.one_size(client.model.feature_sizes.values(), "pmcmfl")
+        size = requirements.one_size(client.model.feature_sizes.values(), "pmcmfl")
         modalities = client.card.modalities if self.library == "own" else ()
         C, n = nothing(modalities, client.task.classes, size)
         device = client.train.target.device

@@ -35,14 +35,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from communis import elastic, needs
-from communis.core import Card, Client, CommunisError, FleetView, Method
-from communis.groups import divergence, groups
+from communis.core import requirements
+from communis.core.arrays import Array
+from communis.core.contract import Card, Client, FleetView, Method
+from communis.core.errors import CommunisError
+from communis.core.groups import divergence, groups
+from communis.core.replies import Replies, uniform
+from communis.core.state import State
 from communis.methods.fedavg import Up, w_of
-from communis.recordings.recording import Array
-from communis.replies import Replies, uniform
-from communis.sharing import Sharing, is_statistic, sound
-from communis.state import State
+from communis.methods.parts import elastic
+from communis.methods.parts.sharing import Sharing, is_statistic, sound
 
 A, B = "fusion.blocks.", "fusion.shared."
 log = logging.getLogger("communis")
@@ -85,9 +87,9 @@ class Relief(Sharing, Method[Server, State, Down, Up]):
             raise CommunisError(f"0 <= overhead <= seconds, got {self.overhead}, {self.seconds}")
 
     def start_server(self, fleet: FleetView) -> Server:
-        needs.blocks(fleet, "relief")
+        requirements.blocks(fleet, "relief")
         if self.seconds:
-            needs.devices(fleet, "relief's seconds")
+            requirements.devices(fleet, "relief's seconds")
         return Server(self.initial(fleet), State(), torch.from_numpy(self._budgets(fleet)), 0)
 
     def _budgets(self, fleet: FleetView) -> Array:

@@ -38,13 +38,20 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from communis.core import Card, Client, CommunisError, FleetView, Method
-from communis.diffusion import operators as ops
-from communis.diffusion.agreement import Agreement, BasisName, ConsensusName, Known, noted
-from communis.diffusion.consensus import Diffusion, ScoreOutput
+from communis.core.contract import Card, Client, FleetView, Method
+from communis.core.errors import CommunisError
+from communis.core.replies import Replies, samples, uniform
+from communis.core.state import State
 from communis.methods.fedavg import Averaging
-from communis.replies import Replies, samples, uniform
-from communis.state import State
+from communis.methods.parts.diffusion import operators as ops
+from communis.methods.parts.diffusion.consensus import Diffusion, ScoreOutput
+from communis.methods.parts.diffusion.diffgno import (
+    Agreement,
+    BasisName,
+    ConsensusName,
+    Known,
+    noted,
+)
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from communis.core import Batch, Card, Client, FleetView, Method, Model, Task, modality_of
+from communis.core.contract import Batch, Card, Client, FleetView, Method, Model, Task, modality_of
+from communis.core.replies import Replies, presence, uniform
+from communis.core.state import State
 from communis.methods.harmony import modality_wise, unimodal_loss, unimodal_mean
-from communis.replies import Replies, presence, uniform
-from communis.sharing import Sharing, recalibrate, sound
-from communis.state import State
+from communis.methods.parts.sharing import Sharing, recalibrate, sound
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from communis import needs, uncertainty
-from communis.core import Batch, Client, FleetView, Model, Output, Task, modality_of
+from communis.core import requirements
+from communis.core.contract import Batch, Client, FleetView, Model, Output, Task, modality_of
+from communis.core.state import State
 from communis.methods.centralized import Centralized, Down, Server, Up
-from communis.state import State
+from communis.methods.parts import uncertainty
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Unimodal(Centralized):
         uncertainty.add_heads(model, task)
 
     def start_server(self, fleet: FleetView) -> Server:
-        needs.classes(fleet, "unimodal", "a temperature flattens class probabilities")
+        requirements.classes(fleet, "unimodal", "a temperature flattens class probabilities")
         return super().start_server(fleet)
 
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:

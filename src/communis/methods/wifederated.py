@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from communis import needs
-from communis.core import Client
+from communis.core import requirements
+from communis.core.contract import Client
+from communis.core.state import State
 from communis.methods.fedavg import FedAvg
-from communis.state import State
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class WiFederated(FedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        needs.at_least(self, tune=0)
+        requirements.at_least(self, tune=0)
 
     def prepare(self, client: Client, state: State) -> State:
         """Trains as the client would in the next round, for `tune` epochs, whatever max_steps is;

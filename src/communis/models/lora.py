@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from communis.core.streams import Streams
 from communis.models.fusion import Fusion
-from communis.streams import Streams
 
 RANK = 8  # of all adapters
 

@@ -19,12 +19,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from communis.core import CommunisError
-from communis.extras import require
+from communis.core.errors import CommunisError
+from communis.core.extras import require
+from communis.core.settings import SchemaError, build
+from communis.core.streams import Streams
 from communis.models.encoders import Encoder, positions
 from communis.models.lora import RANK, frozen
-from communis.schema import SchemaError, build
-from communis.streams import Streams
 
 PATCH = 8  # steps of a token
 CONTEXT = 512  # steps that MOMENT was trained on; shorter series end where these end

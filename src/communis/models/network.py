@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from communis.core import Batch, Model, Output
+from communis.core.contract import Batch, Model, Output
+from communis.core.streams import Streams
 from communis.models.encoders import Encoder
 from communis.models.fusion import Fusion
-from communis.streams import Streams
 
 
 class MLP(nn.Module):

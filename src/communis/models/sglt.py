@@ -24,11 +24,11 @@ from typing import Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from communis.core import CommunisError
+from communis.core.errors import CommunisError
+from communis.core.streams import Streams
 from communis.models import favor
 from communis.models.fusion import Fusion
 from communis.models.gate import Gate, GateKind, SpectralGate
-from communis.streams import Streams
 
 OperatorKind = Literal["none", "learned", "ema", "factored"]
 

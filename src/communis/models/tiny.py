@@ -20,15 +20,16 @@ import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from communis.core import CommunisError, Modality
+from communis.core.arrays import Array
+from communis.core.contract import Modality
+from communis.core.errors import CommunisError
+from communis.core.samples import Scale, filled, summed
+from communis.core.state import State
+from communis.core.streams import Streams
+from communis.data.recordings.windows import TEST, TRAIN, VAL, Windows
 from communis.models.encoders import Encoder, positions
 from communis.models.lora import LoRALinear
 from communis.models.network import initialise
-from communis.recordings.recording import Array
-from communis.recordings.samples import Scale, filled, summed
-from communis.recordings.windows import TEST, TRAIN, VAL, Windows
-from communis.state import State
-from communis.streams import Streams
 
 PATCH, WIDTH, INNER, BLOCKS, HEADS = 8, 64, 128, 2, 2
 SHAPE = {"patch": PATCH, "width": WIDTH, "inner": INNER, "blocks": BLOCKS, "heads": HEADS}

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from communis.core import CommunisError
+from communis.core.errors import CommunisError
 from communis.models.encoders import Encoder
 from communis.models.graph import gathered, nearest
 

@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 from torch import nn
 
-from communis.core import CommunisError
+from communis.core.errors import CommunisError
+from communis.core.streams import Streams
 from communis.models import convnet, encoders, moment, temporal, tiny
 from communis.models.fusion import Attention, Blocks, Fusion, Mean
 from communis.models.graph import GraphLayer, SoftmaxLayer
@@ -20,7 +21,6 @@ from communis.models.lora import LoRABlocks
 from communis.models.network import Network
 from communis.models.sglt import Sglt, SgltLayer, TokenFusion
 from communis.models.tokens import tokenizer
-from communis.streams import Streams
 
 Of = Literal[
     "cnn1d", "cnn2d", "gru", "transformer", "tpn", "tpn_mini", "lite", "wide", "tiny", "moment",

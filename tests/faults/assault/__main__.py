@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from communis.backends.machine import shared_memory
+from communis.run.backends.machine import shared_memory
 from tests.faults.assault import cuts, outcome
 from tests.faults.assault.home import prepare
 from tests.faults.assault.slices import KINDS, Assault, Slice

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from communis.verdict import OLD
+from communis.results.verdict import OLD
 from tests.faults.assault.case import Case
 from tests.faults.assault.experiment import (
     Look,

@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 
-from communis import cli
-from communis.backends import inprocess
+from communis.cli import main as cli
+from communis.run.backends import inprocess
 from tests.faults.assault.outcome import REFUSED, Outcome
 from tests.faults.test_power_cuts import content
 

@@ -8,7 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from communis import jobs, load
+from communis import load
+from communis.cli import jobs
 from tests.faults.assault.experiment import (
     EXPERIMENTS,
     ROUNDS,

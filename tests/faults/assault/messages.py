@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from communis import CommunisError, Plan, Run
-from communis.exchange import Answer, Ask, Backend
+from communis.exchange.messages import Answer, Ask, Backend
 from tests.faults.assault.case import Case
 from tests.faults.assault.outcome import REFUSED, SURVIVED, Outcome
 from tests.faults.test_messages import HOSTILE, mutated

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from communis.backends import inprocess
+from communis.run.backends import inprocess
 from tests.faults.assault.case import Case
 from tests.faults.assault.outcome import Outcome, Results, repeat, signature
 

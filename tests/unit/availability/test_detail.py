@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from communis.availability.detail import coarse_shape, coarsen
-from communis.recordings.recording import Kind
+from communis.data.recordings.recording import Kind
+from communis.fleet.availability.detail import coarse_shape, coarsen
 
 nan = np.nan
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from communis import CommunisError
-from communis.availability.dropout import PRESETS, Dropout, missing_runs
-from communis.recordings.recording import Array
+from communis.core.arrays import Array
+from communis.fleet.availability.dropout import PRESETS, Dropout, missing_runs
 
 
 def mask(steps: int, runs: tuple[Array, Array, Array], chains: int) -> Array:
@@ -71,7 +71,7 @@ def test_chains_of_unlike_length_and_law_side_by_side() -> None:
 
 
 def test_a_chain_longer_than_fits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("communis.availability.dropout.AT_ONCE", 64)
+    monkeypatch.setattr("communis.fleet.availability.dropout.AT_ONCE", 64)
     chain, first, stop = one(20_000, 2, 3, 4, chains=5)
     assert (np.diff(chain) >= 0).all()
     gone = mask(20_000, (chain, first, stop), 5)

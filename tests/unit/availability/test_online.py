@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from communis import CommunisError, Streams
-from communis.availability.online import Online
-from communis.recordings.recording import Array
+from communis.core.arrays import Array
+from communis.fleet.availability.online import Online
 
 MARKOV = Online("markov", online=6, offline=3)
 

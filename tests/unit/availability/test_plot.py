@@ -7,15 +7,15 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from communis.availability.plot import (
+from communis.core.arrays import Array
+from communis.fleet.availability.plot import (
     client_map,
     sensor_map,
     sensor_text,
     suite_map,
     there_by_cell,
 )
-from communis.availability.trace import Trace
-from communis.recordings.recording import Array
+from communis.fleet.availability.trace import Trace
 
 NOTHING = np.zeros((0, 2))
 

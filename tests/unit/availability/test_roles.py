@@ -9,12 +9,7 @@ import numpy as np
 import pytest
 
 from communis import CommunisError, Streams
-from communis.availability.roles import (
-    Role,
-    cast,
-    client_types,
-    drop_streams,
-)
+from communis.fleet.availability.roles import Role, cast, client_types, drop_streams
 
 THREE = ("lidar", "csi", "acc")
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from communis import CommunisError, Streams
-from communis.availability.some import some_of
-from communis.availability.suites import PRESETS, Suites, beta_bernoulli
+from communis.fleet.availability.nonempty import some_of
+from communis.fleet.availability.suites import PRESETS, Suites, beta_bernoulli
 
 CLIENTS = 200_000
 

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from communis import CommunisError, Streams
-from communis.availability.draw import draw, natural
-from communis.availability.dropout import Dropout
-from communis.availability.presence import enough, presence
-from communis.availability.suites import Suites
-from communis.availability.timeline import durations, spacing, timeline
-from communis.availability.trace import FORMAT, Trace
-from communis.recordings.recording import Array
+from communis.core.arrays import Array
+from communis.fleet.availability.draw import draw, natural
+from communis.fleet.availability.dropout import Dropout
+from communis.fleet.availability.presence import enough, presence
+from communis.fleet.availability.suites import Suites
+from communis.fleet.availability.timeline import durations, spacing, timeline
+from communis.fleet.availability.trace import FORMAT, Trace
 from tests.unit.small import windows
 
 NONE, SEVERE = Dropout(), Dropout("markov", "pamap2-severe")

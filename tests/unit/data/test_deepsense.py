@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from communis.core import CommunisError
-from communis.data.deepsense import Deepsense
-from communis.recordings.recording import Recording, Stream
-from communis.recordings.splits import SplitKind
-from communis.tasks import Classification
+from communis.core.errors import CommunisError
+from communis.core.tasks import Classification
+from communis.data.recordings.recording import Recording, Stream
+from communis.data.recordings.splits import SplitKind
+from communis.data.sources.deepsense import Deepsense
 
 from .made_deepsense import LENGTH, blocked, powers, write
 

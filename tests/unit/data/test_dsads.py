@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from communis.core import CommunisError
-from communis.data.dsads import LABELS, Dsads
+from communis.core.errors import CommunisError
+from communis.data.sources.dsads import LABELS, Dsads
 
 from .made_dsads import values, write
 

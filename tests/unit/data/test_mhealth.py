@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from communis.core import CommunisError
-from communis.data.mhealth import LABELS, Mhealth
-from communis.recordings.recording import UNLABELLED, Stream
+from communis.core.errors import CommunisError
+from communis.data.recordings.recording import UNLABELLED, Stream
+from communis.data.sources.mhealth import LABELS, Mhealth
 
 from .made_mhealth import value, write
 

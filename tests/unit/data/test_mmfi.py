@@ -8,11 +8,11 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from communis.core import CommunisError
-from communis.data.mmfi import LABELS, SENSORS, Mmfi
-from communis.recordings.cut import Cut, pieces
-from communis.recordings.recording import Dataset, Recording, Stream
-from communis.tasks import Classification, Localisation, Pose, Several
+from communis.core.errors import CommunisError
+from communis.core.tasks import Classification, Localisation, Pose, Several
+from communis.data.recordings.cut import Cut, pieces
+from communis.data.recordings.recording import Dataset, Recording, Stream
+from communis.data.sources.mmfi import LABELS, SENSORS, Mmfi
 from tests.unit.data import made_mmfi as made
 
 ALL = tuple(SENSORS)

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from communis.core import CommunisError
-from communis.data.opportunity import Opportunity
-from communis.recordings.recording import UNLABELLED, Recording, Stream
+from communis.core.errors import CommunisError
+from communis.data.recordings.recording import UNLABELLED, Recording, Stream
+from communis.data.sources.opportunity import Opportunity
 
 from .made_opportunity import ACCELEROMETERS, COLUMNS, INERTIAL, rows, value, write
 

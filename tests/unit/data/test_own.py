@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from communis.core import CommunisError
-from communis.data.own import Own
-from communis.own.guess import write_manifest
-from communis.own.units import unit_name
-from communis.recordings.recording import UNLABELLED, Dataset, Recording, Stream
-from communis.tasks import Classification, Counting, Localisation, Pose
+from communis.core.errors import CommunisError
+from communis.core.tasks import Classification, Counting, Localisation, Pose
+from communis.data.own.guess import write_manifest
+from communis.data.own.units import unit_name
+from communis.data.recordings.recording import UNLABELLED, Dataset, Recording, Stream
+from communis.data.sources.own import Own
 
 MANIFEST = """
 [files]

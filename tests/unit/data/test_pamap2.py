@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from communis.core import CommunisError
-from communis.data.pamap2 import LABELS, Pamap2, heart
-from communis.recordings.recording import UNLABELLED, Recording, Stream
+from communis.core.errors import CommunisError
+from communis.data.recordings.recording import UNLABELLED, Recording, Stream
+from communis.data.sources.pamap2 import LABELS, Pamap2, heart
 
 from .made_pamap2 import SITES, rows, value, write
 

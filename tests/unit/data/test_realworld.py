@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from communis.core import CommunisError
-from communis.data.realworld import LABELS, Realworld
-from communis.recordings.recording import Recording
+from communis.core.errors import CommunisError
+from communis.data.recordings.recording import Recording
+from communis.data.sources.realworld import LABELS, Realworld
 
 from .made_realworld import SITES, archive, table, tables, value, whole, write
 

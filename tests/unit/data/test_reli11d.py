@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from communis.core import CommunisError
-from communis.data.reli11d import Reli11d
-from communis.recordings.cut import Cut, pieces
-from communis.recordings.recording import Dataset, Recording, Stream
-from communis.tasks import Localisation, Pose, Several
+from communis.core.errors import CommunisError
+from communis.core.tasks import Localisation, Pose, Several
+from communis.data.recordings.cut import Cut, pieces
+from communis.data.recordings.recording import Dataset, Recording, Stream
+from communis.data.sources.reli11d import Reli11d
 from tests.unit.data import made_reli11d as made
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from communis import extras
-from communis.core import CommunisError
-from communis.data.sleep_edf import ABOUT, LABELS, SleepEdf
-from communis.recordings.cut import Cut, pieces
-from communis.recordings.recording import UNLABELLED, Recording, Stream
-from communis.recordings.windows import TEST, TRAIN
-from communis.streams import Streams
+from communis.core import extras
+from communis.core.errors import CommunisError
+from communis.core.streams import Streams
+from communis.data.recordings.cut import Cut, pieces
+from communis.data.recordings.recording import UNLABELLED, Recording, Stream
+from communis.data.recordings.windows import TEST, TRAIN
+from communis.data.sources.sleep_edf import ABOUT, LABELS, SleepEdf
 from tests.unit.data import made_sleep_edf as made
 
 pytest.importorskip("pyedflib")

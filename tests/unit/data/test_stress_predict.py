@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from communis.core import CommunisError
-from communis.data.stress_predict import StressPredict, _next
-from communis.recordings.recording import Recording, Stream
-from communis.tasks import Classification
+from communis.core.errors import CommunisError
+from communis.core.tasks import Classification
+from communis.data.recordings.recording import Recording, Stream
+from communis.data.sources.stress_predict import StressPredict, _next
 
 from .made_stress_predict import BEGIN, log, person, tags, times
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from communis import Streams, Windows
-from communis.data.synthetic import Synthetic
-from communis.recordings.windows import TEST, TRAIN, VAL
+from communis.data.recordings.windows import TEST, TRAIN, VAL
+from communis.data.sources.synthetic import Synthetic
 
 
 def load(seed: int = 0, **settings: Any) -> Windows:

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from communis.core import CommunisError
-from communis.data.umafall import LABELS, Umafall, latest
-from communis.recordings.recording import Recording
+from communis.core.errors import CommunisError
+from communis.data.recordings.recording import Recording
+from communis.data.sources.umafall import LABELS, Umafall, latest
 
 from .made_umafall import Row, samples, write
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from communis.core import CommunisError
-from communis.data.usc_had import LABELS, UscHad
+from communis.core.errors import CommunisError
+from communis.data.sources.usc_had import LABELS, UscHad
 
 from .made_usc_had import readings, write
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from communis.core import CommunisError
-from communis.data.utd_mhad import LABELS, UtdMhad
-from communis.recordings.cut import Cut, pieces
-from communis.recordings.recording import Stream
-from communis.tasks import Classification, Pose, Several
+from communis.core.errors import CommunisError
+from communis.core.tasks import Classification, Pose, Several
+from communis.data.recordings.cut import Cut, pieces
+from communis.data.recordings.recording import Stream
+from communis.data.sources.utd_mhad import LABELS, UtdMhad
 
 from .made_utd_mhad import inertial, skeleton, write
 

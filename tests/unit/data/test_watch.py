@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from communis import CommunisError, Fleet, Streams
-from communis.data import watch
-from communis.recordings.recording import Dataset
-from communis.recordings.windows import TEST, TRAIN, UNUSED, VAL
+from communis.data.recordings.recording import Dataset
+from communis.data.recordings.windows import TEST, TRAIN, UNUSED, VAL
+from communis.data.sources import watch
 
 
 def installed() -> bool:

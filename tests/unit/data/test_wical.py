@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from communis.core import CommunisError
-from communis.data.wical import Wical
-from communis.tasks import Counting
+from communis.core.errors import CommunisError
+from communis.core.tasks import Counting
+from communis.data.sources.wical import Wical
 
 from .made_wical import rows, write
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from communis.core import CommunisError
-from communis.data.wifi_csi import WifiCsi, sanitised
-from communis.recordings.recording import Recording
-from communis.tasks import Counting
+from communis.core.errors import CommunisError
+from communis.core.tasks import Counting
+from communis.data.recordings.recording import Recording
+from communis.data.sources.wifi_csi import WifiCsi, sanitised
 
 from .made_wifi_csi import esp32_line, esp_csi_line, put, save
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from communis.device.calibrate import Energy, Speed, profile, repeat
+from communis.fleet.device.calibrate import Energy, Speed, profile, repeat
 
 
 class Watch:

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from communis import CommunisError
-from communis.config import Config
-from communis.core import Pace
-from communis.device import PRESETS, Clock, ClockConfig, Cost, DeviceProfile, Used, Whole, load
-from communis.schema import build
+from communis.core.contract import Pace
+from communis.core.settings import build
+from communis.fleet.device import PRESETS, Clock, ClockConfig, DeviceProfile, Used, Whole, load
+from communis.models.flops import Cost
+from communis.run.config import Config
 
 FAST = DeviceProfile("fast", 4e9, 10.0, 1.0, 5.0, up=8e6, down=16e6)
 SLOW = DeviceProfile("slow", 1e9, 2.0, 0.5, 1.0, up=1e6, down=2e6)

@@ -13,14 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from communis.backends.machine import one_thread
-from communis.core import Batch, Output
-from communis.device import Cost, Meter, forward_flops
-from communis.device.flops import WINDOWS
+from communis.core.contract import Batch, Output
+from communis.core.samples import TensorSamples
+from communis.core.streams import Streams
+from communis.models.flops import WINDOWS, Cost, Meter, forward_flops
 from communis.models.network import MLP, Network, initialise
 from communis.models.zoo import ZOO, Architecture
-from communis.recordings.samples import TensorSamples
-from communis.streams import Streams
+from communis.run.backends.machine import one_thread
 from tests.unit.small import random
 
 

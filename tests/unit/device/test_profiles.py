@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from communis import CommunisError
-from communis.device import PRESETS, find, load, of_fleet, write
+from communis.fleet.device import PRESETS, find, load, of_fleet, write
 
 WATCH = """
 [watch]

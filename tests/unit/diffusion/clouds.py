@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from communis.diffusion.consensus import Consensus, Diffusion
-from communis.state import State
-from communis.streams import Streams
+from communis.core.state import State
+from communis.core.streams import Streams
+from communis.methods.parts.diffusion.consensus import Consensus, Diffusion
 
 CLIP, LENGTH = 1.0, 0.5  # of every update at most; of the one that is sought
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from communis.backends.machine import one_thread
+from communis.run.backends.machine import one_thread
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from communis import CommunisError, wire
-from communis.diffusion.consensus import Diffusion, kernel_mode
-from communis.state import State
+from communis import CommunisError
+from communis.core.state import State
+from communis.exchange import wire
+from communis.methods.parts.diffusion.consensus import Diffusion, kernel_mode
 from tests.unit.diffusion.clouds import (
     against_mean,
     error,

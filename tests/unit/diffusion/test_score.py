@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from communis import wire
-from communis.diffusion import score
-from communis.diffusion.ve import Schedule
-from communis.state import State
+from communis.core.state import State
+from communis.exchange import wire
+from communis.methods.parts.diffusion import score
+from communis.methods.parts.diffusion.ve import Schedule
 from tests.unit.diffusion.clouds import generator
 
 SCHEDULE = Schedule()

@@ -7,8 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from communis.diffusion.consensus import kernel_mode
-from communis.diffusion.spectral import Basis, aligned, captured, leading, lift, project
+from communis.methods.parts.diffusion.consensus import kernel_mode
+from communis.methods.parts.diffusion.spectral import (
+    Basis,
+    aligned,
+    captured,
+    leading,
+    lift,
+    project,
+)
 from tests.unit.diffusion.clouds import generator
 
 

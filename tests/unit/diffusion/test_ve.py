@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from communis.diffusion.ve import Schedule, drawn_back, embedding, flowed_back
+from communis.methods.parts.diffusion.ve import Schedule, drawn_back, embedding, flowed_back
 from tests.unit.diffusion.clouds import generator
 
 SCHEDULE = Schedule()

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from communis.core import CommunisError
-from communis.data.synthetic import Synthetic
-from communis.doctor import Finding, examine
-from communis.recordings.about import About
-from communis.recordings.recording import Dataset, Recording, Stream
-from communis.recordings.source import Recorded
-from communis.tasks import Classification
+from communis.core.errors import CommunisError
+from communis.core.tasks import Classification
+from communis.data.doctor import Finding, examine
+from communis.data.recordings.about import About
+from communis.data.recordings.recording import Dataset, Recording, Stream
+from communis.data.recordings.source import Recorded
+from communis.data.sources.synthetic import Synthetic
 
 ABOUT = About(licence="none", files="*.txt", count=1)
 RATE = 50.0

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from communis.backends.inprocess import one_thread
+from communis.run.backends.inprocess import one_thread
 
 
 @pytest.fixture(autouse=True)

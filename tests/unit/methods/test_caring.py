@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from communis import CommunisError, FedAvg, Plan, Replies, Run
-from communis.backends.mock import Mock, corrupt
+from communis.core.reductions.rules import RobustConfig
+from communis.core.tasks import Pose
+from communis.exchange.wire import decode, encode, flatten
+from communis.fleet.attack import Attack
 from communis.methods.caring import Caring, Up, accuracy
 from communis.methods.fedavg import Server
-from communis.robust.attacks import Attack
-from communis.robust.rules import RobustConfig
-from communis.tasks import Pose
-from communis.wire import decode, encode, flatten
+from communis.run.backends.mock import Mock, corrupt
 from tests.unit.methods.tiny import (
     NORMED,
     SMALL,

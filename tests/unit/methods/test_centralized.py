@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from communis import Batch, CommunisError, FedAvg, Plan, Run
+from communis.data.recordings.windows import TRAIN
 from communis.methods.centralized import Centralized
-from communis.recordings.windows import TRAIN
 from tests.fleets import make, mixed_fleet
 from tests.unit.methods.tiny import (
     MIXED,

@@ -15,13 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis import CommunisError, Plan, Run
+from communis.core.replies import Replies
+from communis.exchange.topology import complete, custom, ring
+from communis.exchange.wire import flatten
+from communis.fleet.attack import Attack
 from communis.methods.comfed import CoMFed, Up
 from communis.methods.local import Local
 from communis.models.zoo import Architecture
-from communis.replies import Replies
-from communis.robust.attacks import Attack
-from communis.topology import complete, custom, ring
-from communis.wire import flatten
 from tests.unit.methods.tiny import (
     MIXED,
     NORMED,

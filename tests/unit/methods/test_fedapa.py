@@ -13,15 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis import Batch, Client, CommunisError, Fleet, Model, Plan, Run, Streams, Windows
+from communis.core.tasks import Classification, Counting, Localisation
+from communis.data.recordings.windows import TEST, TRAIN
+from communis.exchange.topology import Graph
+from communis.exchange.wire import flatten
 from communis.methods.fedapa import FedAPA, Up
 from communis.methods.fedavg import FedAvg
 from communis.methods.local import Local
+from communis.methods.parts.prototypes import warmed
 from communis.models.zoo import Architecture
-from communis.prototypes import warmed
-from communis.recordings.windows import TEST, TRAIN
-from communis.tasks import Classification, Counting, Localisation
-from communis.topology import Graph
-from communis.wire import flatten
 from tests.unit.methods.tiny import (
     NORMED,
     SMALL,

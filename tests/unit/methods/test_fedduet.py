@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis import Batch, CommunisError, FedAvg, Fleet, Model
-from communis.core import Client, modality_of
+from communis.core.contract import Client, modality_of
+from communis.core.tasks import Classification, Localisation
 from communis.methods.fedduet import FedDUET
 from communis.models.zoo import Architecture, architecture
-from communis.tasks import Classification, Localisation
 from tests.unit.methods.tiny import (
     THREE,
     Values,

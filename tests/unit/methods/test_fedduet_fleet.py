@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from communis import Run
-from communis.compare import collect
-from communis.config import cells
-from communis.metrics.correlation import spearman
-from communis.report.doubt import DOUBT, SCORE, points
+from communis.results.compare import collect
+from communis.results.correlation import spearman
+from communis.results.report.uncertainty import DOUBT, SCORE, points
+from communis.run.config import cells
 
 pytestmark = pytest.mark.slow
 FILE = """

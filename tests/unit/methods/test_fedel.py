@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from communis import Batch, CommunisError, Fleet, Model
-from communis.device import DeviceProfile
-from communis.groups import groups
+from communis.core.groups import groups
+from communis.fleet.device import DeviceProfile
 from communis.methods.fedavg import FedAvg
 from communis.methods.fedel import FedEL, by_depth, fitting, slide
 from tests.unit.methods.tiny import (

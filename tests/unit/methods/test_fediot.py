@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis import Batch, Client, CommunisError, Model, State
-from communis.core import modality_of
+from communis.core.contract import modality_of
+from communis.core.tasks import Localisation
+from communis.exchange.wire import encode
+from communis.fleet.attack import Attack
 from communis.methods.fedavg import Up
 from communis.methods.fediot import FedIoT
 from communis.models.zoo import Architecture
-from communis.robust.attacks import Attack
-from communis.tasks import Localisation
-from communis.wire import encode
 from tests.unit.methods.tiny import (
     SMALL,
     THREE,

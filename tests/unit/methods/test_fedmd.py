@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from communis import Batch, Client, CommunisError, Model, Replies, State
+from communis.core.tasks import Localisation
 from communis.methods.fedmd import Down, FedMD, Server, Up
 from communis.methods.local import Local
 from communis.models.zoo import Architecture
-from communis.tasks import Localisation
 from tests.unit.methods.tiny import (
     MIXED,
     NORMED,

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from communis import Batch, Client, CommunisError, Model, Replies
+from communis.core.tasks import Localisation
 from communis.methods.fedapa import Up
 from communis.methods.fedpcl import FedPCL, contrast, sets
 from communis.models.zoo import Architecture
-from communis.tasks import Localisation
 from tests.unit.methods.tiny import (
     SMALL,
     THREE,

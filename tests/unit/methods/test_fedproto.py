@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis import Batch, Client, CommunisError, Model, Replies
+from communis.core.tasks import Localisation
 from communis.methods.fedproto import FedProto, Private, Server, Up
 from communis.methods.local import Local
 from communis.models.zoo import Architecture
-from communis.tasks import Localisation
 from tests.unit.methods.tiny import (
     SMALL,
     THREE,

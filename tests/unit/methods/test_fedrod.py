@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis import Batch, CommunisError, Model
+from communis.core.tasks import Localisation
 from communis.methods.fedrod import FedRoD
 from communis.models.zoo import Architecture
-from communis.tasks import Localisation
 from tests.unit.methods.tiny import (
     SMALL,
     THREE,

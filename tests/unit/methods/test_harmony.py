@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 
 from communis import Batch, CommunisError, Model, Plan, Run
-from communis.core import modality_of
+from communis.core.contract import modality_of
+from communis.core.tasks import Localisation
+from communis.exchange.wire import encode
 from communis.methods.harmony import Harmony
-from communis.tasks import Localisation
-from communis.wire import encode
 from tests.unit.methods.tiny import (
     MIXED,
     SMALL,

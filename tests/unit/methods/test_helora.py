@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from communis import CommunisError, FedAvg, Fleet, Plan, Run
-from communis.backends.inprocess import one_thread
-from communis.backends.mock import Mock
+from communis.exchange.wire import decode, encode
 from communis.methods.helora import HeLoRA, Up
 from communis.models.zoo import architecture
-from communis.wire import decode, encode
+from communis.run.backends.inprocess import one_thread
+from communis.run.backends.mock import Mock
 from tests.unit.methods.tiny import (
     SMALL,
     THREE,

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from communis import Recipe
-from communis.config import load
+from communis.core.plugins import find, names
 from communis.methods.fedavg import FedAvg
-from communis.plugins import find, names
+from communis.run.config import load
 
 PAGES = Path(__file__).parents[3] / "docs" / "methods"
 COMMON = {f.name: f.default for f in fields(FedAvg)}

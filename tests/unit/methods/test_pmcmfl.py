@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis import Batch, Card, Client, CommunisError, Fleet, Model, Replies, State
+from communis.core.tasks import Localisation
+from communis.exchange.wire import check
 from communis.methods.fedavg import FedAvg
 from communis.methods.pmcmfl import PmcmFL, Server, Up, masked
 from communis.models.zoo import Architecture
-from communis.tasks import Localisation
-from communis.wire import check
 from tests.unit.methods.tiny import (
     MIXED,
     NORMED,

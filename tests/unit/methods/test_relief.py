@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from communis import CommunisError, FedAvg, Fleet, Replies, State
-from communis.core import Card
-from communis.device import of_fleet
-from communis.groups import groups
+from communis.core.contract import Card
+from communis.core.groups import groups
+from communis.fleet.device import of_fleet
 from communis.methods.fedavg import Up
 from communis.methods.relief import Relief, Server
 from communis.models.zoo import Architecture

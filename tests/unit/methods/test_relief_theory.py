@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from communis import Card, Replies, State
+from communis.core.replies import uniform
 from communis.methods.fedavg import Up
 from communis.methods.relief import Relief, Server
-from communis.replies import uniform
 
 N = 8  # clients
 COHORT = 3  # clients that have the sensor, |C|

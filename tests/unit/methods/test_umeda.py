@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from communis import Card, CommunisError, FedAvg, Plan, Replies, Run, State
-from communis.diffusion import operators as ops
+from communis.exchange.privacy.settings import PrivacyConfig
+from communis.fleet.attack import Attack
+from communis.methods.parts.diffusion import operators as ops
 from communis.methods.umeda import Server, Umeda, Up
 from communis.models.sglt import Sglt
 from communis.models.zoo import Architecture
-from communis.privacy.settings import PrivacyConfig
-from communis.robust.attacks import Attack
 from tests.unit.methods.tiny import TWO, fleet, play
 
 PATH = "fusion.shared.layers.0.operator.theta"

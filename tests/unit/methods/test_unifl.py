@@ -11,14 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from communis import Batch, CommunisError, Model, State, sharing
-from communis.core import modality_of
+from communis import Batch, CommunisError, Model, State
+from communis.core.contract import modality_of
+from communis.core.tasks import Localisation
+from communis.exchange.wire import flatten
 from communis.methods.fedavg import FedAvg
 from communis.methods.harmony import unimodal_loss
+from communis.methods.parts import sharing
 from communis.methods.unifl import UniFL
 from communis.models.zoo import Architecture
-from communis.tasks import Localisation
-from communis.wire import flatten
 from tests.unit.methods.tiny import (
     NORMED,
     SMALL,

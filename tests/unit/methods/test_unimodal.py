@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 
 from communis import Batch, CommunisError, Model
-from communis.core import modality_of
+from communis.core.contract import modality_of
+from communis.core.tasks import Localisation
 from communis.methods.unimodal import Unimodal
-from communis.tasks import Localisation
 from tests.unit.methods.tiny import (
     TWO,
     Values,

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from communis import CommunisError, FedAvg, Run
+from communis.exchange.wire import encode
 from communis.methods.wifederated import WiFederated
-from communis.wire import encode
 from tests.unit.methods.tiny import (
     NORMED,
     SMALL,

@@ -18,12 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis import Batch, Card, Client, Fleet, Model, Plan, Replies, Run, State, Windows
-from communis.core import Method
-from communis.fleet import BoundFleet
+from communis.core.contract import Method
+from communis.core.tasks import Classification
+from communis.data.recordings.windows import TEST, TRAIN
+from communis.exchange.wire import check, decode, encode, flatten, payload_types
+from communis.fleet.clients import BoundFleet
 from communis.models.zoo import Architecture
-from communis.recordings.windows import TEST, TRAIN
-from communis.tasks import Classification
-from communis.wire import check, decode, encode, flatten, payload_types
 
 SMALL = Architecture(width=4, embedding=6)
 NORMED = Architecture(width=4, embedding=6, norm=True)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from communis import cli
-from communis.backends.machine import one_thread
-from communis.cli_models import app
-from communis.core import CommunisError
+from communis.cli import main as cli
+from communis.cli.models import app
+from communis.core.errors import CommunisError
 from communis.models.zoo import PURPOSE, ZOO
+from communis.run.backends.machine import one_thread
 
 CSI = ("--window", "1,1000,242", "--outputs", "20")
 

@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from communis import Batch, CommunisError, Streams
-from communis.backends.machine import one_thread
-from communis.groups import groups
+from communis.core.groups import groups
 from communis.methods.fedbn import is_norm
 from communis.models.convnet import ConvNet, LargeConvNet4, MiddleConvNet4, TinyConvNet4
 from communis.models.fusion import Fusion, Mean
 from communis.models.network import Network, initialise
 from communis.models.zoo import CONVNETS, PURPOSE, ZOO, Architecture, architecture
+from communis.run.backends.machine import one_thread
 from tests.unit.small import batch, random, same_bits
 
 CSI = {"csi": (1, 1000, 242)}

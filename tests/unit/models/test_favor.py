@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from communis.backends.inprocess import one_thread
 from communis.models import favor
+from communis.run.backends.inprocess import one_thread
 from tests.unit.small import random
 
 

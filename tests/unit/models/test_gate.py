@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from communis.backends.inprocess import one_thread
 from communis.models.gate import (
     Gate,
     GateKind,
@@ -20,6 +19,7 @@ from communis.models.gate import (
     gated_ranks,
     twice_differentiable,
 )
+from communis.run.backends.inprocess import one_thread
 from tests.unit.small import random
 
 SIGMA = (1.3, 0.9, 0.5, 0.3, 0.11, 0.02)

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from communis import Batch, CommunisError, Streams
-from communis.backends.machine import one_thread
-from communis.device import forward_flops
+from communis.models.flops import forward_flops
 from communis.models.graph import GraphLayer, SoftmaxLayer, gathered, nearest
 from communis.models.network import initialise
 from communis.models.sglt import Sglt
 from communis.models.zoo import TOKENS, ZOO, Architecture, architecture
+from communis.run.backends.machine import one_thread
 from tests.unit.small import random
 
 D, HEADS = 8, 2

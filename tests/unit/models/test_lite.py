@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis import Streams
-from communis.groups import groups
+from communis.core.groups import groups
 from communis.models.encoders import Lite, Wide
 from communis.models.network import initialise
 from communis.models.zoo import ZOO

@@ -20,14 +20,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from communis import CommunisError, Streams
-from communis.backends.inprocess import one_thread
-from communis.extras import EXTRAS
-from communis.groups import groups
+from communis.core.extras import EXTRAS
+from communis.core.groups import groups
 from communis.models import moment
 from communis.models.encoders import positions
 from communis.models.fusion import Blocks
 from communis.models.moment import Moment, Shape, load
 from communis.models.network import Network, initialise
+from communis.run.backends.inprocess import one_thread
 from tests.unit.small import batch, random
 
 PLAIN = Shape(d_model=16, d_kv=4, d_ff=24, num_layers=2, num_heads=3)

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from communis import CommunisError, Streams
-from communis.backends.inprocess import one_thread
 from communis.models import favor
 from communis.models.gate import Gate, gated_ranks, twice_differentiable
 from communis.models.network import initialise
 from communis.models.sglt import Operator, Sglt, SgltLayer, TokenFusion
+from communis.run.backends.inprocess import one_thread
 from tests.unit.small import random, same_bits
 
 WIDTH, HEADS, FEATURES = 12, 3, 10

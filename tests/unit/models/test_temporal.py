@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from communis import Batch, CommunisError, FedAvg, Fleet, State, Streams
-from communis.backends.inprocess import one_thread
-from communis.device.flops import Meter, forward_flops
-from communis.groups import groups, modality_of_group
+from communis.core.groups import groups, modality_of_group
 from communis.models.encoders import Dense
+from communis.models.flops import Meter, forward_flops
 from communis.models.network import Network, initialise
 from communis.models.temporal import ChannelGRU, Coins, Grid, Strided, Temporal, TimeGRU, normed
 from communis.models.zoo import ZOO, Architecture
+from communis.run.backends.inprocess import one_thread
 from tests.unit.small import batch, random, same_bits, windows
 
 NAMES = ("cnn_gru", "cnn_gru_lite", "cnn_gru_lite96")

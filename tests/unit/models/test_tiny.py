@@ -17,13 +17,13 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from communis import CommunisError, FedAvg, Streams, Windows
-from communis.backends.inprocess import one_thread
-from communis.cli_models import pretrain as command
-from communis.fleet.muster import FleetConfig
+from communis.cli.models import pretrain as command
+from communis.fleet.partition.settings import Partition
+from communis.fleet.settings import FleetConfig
 from communis.models.network import initialise
 from communis.models.tiny import SHAPE, Masked, Tiny, load, patched, pretrain
 from communis.models.zoo import ZOO, architecture
-from communis.partition.settings import Partition
+from communis.run.backends.inprocess import one_thread
 from tests.unit.small import random, same_bits, windows
 
 ROWS = 40  # windows, every fourth of them held out

@@ -12,21 +12,12 @@ import torch
 from torch import Tensor
 
 from communis import Batch, CommunisError, State, Streams
-from communis.availability.detail import coarse_shape, coarsen
-from communis.backends.machine import one_thread
+from communis.core.samples import filled_cloud
+from communis.fleet.availability.detail import coarse_shape, coarsen
 from communis.models.network import initialise
-from communis.models.tokens import (
-    Csi,
-    Image,
-    Points,
-    Series,
-    Tokens,
-    centres,
-    fourier,
-    tokenizer,
-)
+from communis.models.tokens import Csi, Image, Points, Series, Tokens, centres, fourier, tokenizer
 from communis.models.zoo import TOKENS, ZOO, architecture
-from communis.recordings.samples import filled_cloud
+from communis.run.backends.machine import one_thread
 from tests.unit.small import random
 
 SHAPES: dict[str, tuple[int, ...]] = {

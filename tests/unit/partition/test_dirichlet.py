@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from communis.partition.dirichlet import by_label, label_shares
-from communis.recordings.recording import Array
+from communis.core.arrays import Array
+from communis.fleet.partition.dirichlet import by_label, label_shares
 
 
 def table(client: Array, label: Array, clients: int, labels: int) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from communis.partition.natural import by_owner
+from communis.fleet.partition.natural import by_owner
 from tests.unit.small import windows
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from communis import CommunisError, Streams, Windows
-from communis.partition.natural import by_owner, by_scene
-from communis.partition.settings import Partition
-from communis.partition.virtual import by_block
-from communis.recordings.recording import Array
-from communis.tasks import Classification, Localisation, Several
+from communis.core.arrays import Array
+from communis.core.tasks import Classification, Localisation, Several
+from communis.fleet.partition.natural import by_owner, by_scene
+from communis.fleet.partition.settings import Partition
+from communis.fleet.partition.virtual import by_block
 from tests.unit.small import windows
 
 KINDS = (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from communis import CommunisError
-from communis.partition.shares import apportion, deal
+from communis.fleet.partition.shares import apportion, deal
 
 
 def test_counts_are_the_exact_value_rounded_up_or_down_and_add_up() -> None:

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from communis import extras
-from communis.core import CommunisError
-from communis.privacy import gaussian
-from communis.privacy.accountant import Kind, epsilon_of, noise_for, split
+from communis.core import extras
+from communis.core.errors import CommunisError
+from communis.exchange.privacy import gaussian
+from communis.exchange.privacy.accountant import Kind, epsilon_of, noise_for, split
 
 pytest.importorskip("dp_accounting")
 DELTA = 1e-5
@@ -60,7 +60,7 @@ def test_everybody_in_every_round_is_the_gaussian_by_itself(mu: float) -> None:
 def test_the_grid_of_losses_is_fine_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for fine in (0.1, 0.01):
-        monkeypatch.setattr("communis.privacy.accountant.FINE", fine)
+        monkeypatch.setattr("communis.exchange.privacy.accountant.FINE", fine)
         found.append(epsilon_of([(0.4, 27.2)] * 1000, DELTA, "pld"))
     assert found[1] < found[0] < found[1] * 1.002
     assert found[1] == pytest.approx(1.8412, rel=2e-4)  # the finer grid still costs about 1e-4

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from communis import CommunisError, State
-from communis.core import Card
-from communis.privacy.central import Central, Layout, NoisedReplies, blind, layout
-from communis.privacy.messages import blank, fractions
-from communis.replies import presence, samples, uniform
+from communis.core.contract import Card
+from communis.core.replies import presence, samples, uniform
+from communis.exchange.privacy.central import Central, Layout, NoisedReplies, blind, layout
+from communis.exchange.privacy.messages import blank, fractions
 
 
 @dataclass(frozen=True)

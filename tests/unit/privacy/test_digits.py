@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from communis.privacy.digits import downward, upward
+from communis.exchange.privacy.digits import downward, upward
 
 
 @pytest.mark.parametrize(

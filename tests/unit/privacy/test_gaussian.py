@@ -7,8 +7,14 @@ from itertools import pairwise
 
 import pytest
 
-from communis.core import CommunisError
-from communis.privacy.gaussian import classical_sigma, composed, delta_of, epsilon_of, mu_of
+from communis.core.errors import CommunisError
+from communis.exchange.privacy.gaussian import (
+    classical_sigma,
+    composed,
+    delta_of,
+    epsilon_of,
+    mu_of,
+)
 
 DELTA = 1e-5
 

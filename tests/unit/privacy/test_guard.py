@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from communis import CommunisError
-from communis.privacy import gaussian
-from communis.privacy.guard import Block, Guard, Spending, clip
-from communis.privacy.settings import PrivacyConfig
+from communis.exchange.privacy import gaussian
+from communis.exchange.privacy.guard import Block, Guard, Spending, clip
+from communis.exchange.privacy.settings import PrivacyConfig
 
 
 def rng(seed: int = 0) -> np.random.Generator:

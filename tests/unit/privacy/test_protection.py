@@ -12,10 +12,17 @@ import pytest
 import torch
 
 from communis import CommunisError, FedAvg, Fleet, Plan, Run, Streams
-from communis.availability.roles import Role
-from communis.data.synthetic import Synthetic
-from communis.finished import read
-from communis.fleet.muster import FleetConfig
+from communis.core.reductions.median import GeometricMedian
+from communis.data.recordings.windows import TRAIN
+from communis.data.sources.synthetic import Synthetic
+from communis.exchange.privacy import accountant, gaussian
+from communis.exchange.privacy.guard import Guard
+from communis.exchange.privacy.settings import PrivacyConfig
+from communis.exchange.topology import ring
+from communis.fleet.attack import Attack
+from communis.fleet.availability.roles import Role
+from communis.fleet.partition.settings import Partition
+from communis.fleet.settings import FleetConfig
 from communis.methods.centralized import Centralized
 from communis.methods.fedavg import Server
 from communis.methods.fednova import FedNova
@@ -23,15 +30,8 @@ from communis.methods.fedopt import FedOpt
 from communis.methods.fedproto import FedProto
 from communis.methods.local import Local
 from communis.methods.scaffold import Scaffold
-from communis.partition.settings import Partition
-from communis.privacy import accountant, gaussian
-from communis.privacy.guard import Guard
-from communis.privacy.settings import PrivacyConfig
-from communis.recordings.windows import TRAIN
-from communis.robust.attacks import Attack
-from communis.robust.median import GeometricMedian
-from communis.topology import ring
-from communis.verdict import verdict
+from communis.results.finished import read
+from communis.results.verdict import verdict
 from tests.fleets import SENDING, SMALL, make, mixed_fleet
 
 LOCAL = PrivacyConfig(mode="local", noise=1.0)

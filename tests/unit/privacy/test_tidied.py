@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from communis import CommunisError, Plan, Run
-from communis.privacy.central import blind
-from communis.privacy.guard import Block, Guard
-from communis.privacy.settings import PrivacyConfig
-from communis.wire import check, flatten, payload_types, unflatten
+from communis.exchange.privacy.central import blind
+from communis.exchange.privacy.guard import Block, Guard
+from communis.exchange.privacy.settings import PrivacyConfig
+from communis.exchange.wire import check, flatten, payload_types, unflatten
 from tests.fleets import SENDING, make, mixed_fleet
 from tests.unit.methods.tiny import THREE, Game, fleet, play, same
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from communis.config import Config
-from communis.core import CommunisError
-from communis.privacy import central, gaussian, guard
-from communis.probe.audit import audit
-from communis.probe.canaries import LOUD, Canaries, planted, singing
-from communis.schema import build
-from communis.streams import Streams
+from communis.core.errors import CommunisError
+from communis.core.settings import build
+from communis.core.streams import Streams
+from communis.exchange.privacy import central, gaussian, guard
+from communis.results.probe.audit import audit
+from communis.results.probe.canaries import LOUD, Canaries, planted, singing
+from communis.run.config import Config
 from tests.unit.small import random
 
 FEW = 30

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from communis.privacy import gaussian
-from communis.probe.bound import epsilon_bound, judge, mu_bound, p_value
-from communis.recordings.recording import Array
+from communis.core.arrays import Array
+from communis.exchange.privacy import gaussian
+from communis.results.probe.bound import epsilon_bound, judge, mu_bound, p_value
 
 DELTA = 1e-5
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from communis.cli_probe import app
-from communis.core import CommunisError
-from communis.probe.audit import Audit
-from communis.probe.bound import Bound
+from communis.cli.probe import app
+from communis.core.errors import CommunisError
+from communis.results.probe.audit import Audit
+from communis.results.probe.bound import Bound
 from tests.unit.probe.test_membership import finished
 
 PRIVATE = """
@@ -102,7 +102,7 @@ def test_what_an_audit_proves_is_rounded_down_and_what_was_claimed_up(
 ) -> None:
     bound = Bound(100, 50, 49, epsilon=1.9999, gaussian=5.6789, highest=2.946977)
     found = Audit("local", "one client's data replaced", 3, 1e-5, 7.991, bound)
-    monkeypatch.setattr("communis.probe.audit.audit", lambda *_: found)
+    monkeypatch.setattr("communis.results.probe.audit.audit", lambda *_: found)
     path = tmp_path / "private.toml"
     path.write_text(PRIVATE)
     text = " ".join(call("audit", str(path)).split())

@@ -11,11 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from communis.backends.machine import one_thread
-from communis.core import Batch, CommunisError
+from communis.core.contract import Batch
+from communis.core.errors import CommunisError
+from communis.core.streams import Streams
+from communis.core.tasks import Localisation
 from communis.models.zoo import architecture
-from communis.probe import scenes
-from communis.probe.inversion import (
+from communis.results.probe import scenes
+from communis.results.probe.inversion import (
     LAST_BIAS,
     Search,
     attempts,
@@ -24,9 +26,8 @@ from communis.probe.inversion import (
     inferred_label,
     invert,
 )
-from communis.probe.regimes import KAPPA, Regime, regimes
-from communis.streams import Streams
-from communis.tasks import Localisation
+from communis.results.probe.regimes import KAPPA, Regime, regimes
+from communis.run.backends.machine import one_thread
 from tests.unit.small import TINY, batch, network
 
 STREAMS = Streams(0)

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from communis.config import Config
-from communis.core import CommunisError
-from communis.probe.membership import (
+from communis.core.errors import CommunisError
+from communis.core.settings import build
+from communis.core.streams import Streams
+from communis.results.probe.membership import (
     Losses,
     advantage,
     auc,
@@ -18,9 +19,8 @@ from communis.probe.membership import (
     membership,
     separation,
 )
-from communis.run import Run
-from communis.schema import build
-from communis.streams import Streams
+from communis.run.config import Config
+from communis.run.loop import Run
 
 STREAMS = Streams(0)
 

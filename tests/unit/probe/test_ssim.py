@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from communis.probe.ssim import ssim
+from communis.results.probe.ssim import ssim
 from tests.unit.small import random
 
 C1, C2 = 0.01**2, 0.03**2

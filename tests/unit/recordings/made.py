@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from communis.recordings.cache import kept
-from communis.recordings.cut import Cut
-from communis.recordings.recording import Dataset, Recording, Stream
-from communis.recordings.windows import Windows
-from communis.tasks import Classification
+from communis.core.tasks import Classification
+from communis.data.recordings.cache import kept
+from communis.data.recordings.cut import Cut
+from communis.data.recordings.recording import Dataset, Recording, Stream
+from communis.data.recordings.windows import Windows
 
 
 def ramp(steps: int, rate: float = 10.0, begin: float = 0.0, start: float = 0.0) -> Stream:

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from communis import CommunisError, Streams
-from communis.recordings.about import About
-from communis.recordings.recording import Dataset, Recording, Stream
-from communis.recordings.source import Recorded
-from communis.scratch import OWNER, Scratch
-from communis.tasks import Classification
+from communis.core.scratch import OWNER, Scratch
+from communis.core.tasks import Classification
+from communis.data.recordings.about import About
+from communis.data.recordings.recording import Dataset, Recording, Stream
+from communis.data.recordings.source import Recorded
 
 ABOUT = About(licence="none", files="*.npy")
 reads: list[str] = []

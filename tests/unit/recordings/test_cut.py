@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from communis import CommunisError
-from communis.recordings.cut import Cut, pieces
-from communis.recordings.recording import Recording, Stream, on_grid
+from communis.data.recordings.cut import Cut, pieces
+from communis.data.recordings.recording import Recording, Stream, on_grid
 from tests.unit.recordings.made import cut, dataset, ramp, recording
 
 

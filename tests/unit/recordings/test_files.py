@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import scipy.io
 
-from communis import CommunisError, memory
-from communis.recordings.files import home, matching, numbers, reading, shaped
-from communis.recordings.matlab import matlab
+from communis import CommunisError
+from communis.core import memory
+from communis.data.recordings.files import home, matching, numbers, reading, shaped
+from communis.data.recordings.matlab import matlab
 
 
 def written(tmp_path: Path, text: str) -> Path:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from communis.core import CommunisError
-from communis.recordings.recording import Stream
-from communis.recordings.resample import resampled
+from communis.core.errors import CommunisError
+from communis.data.recordings.recording import Stream
+from communis.data.recordings.resample import resampled
 
 
 def wave(rate: float, seconds: float = 20.0, hertz: float = 1.3) -> Stream:

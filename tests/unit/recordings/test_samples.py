@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from communis.recordings.recording import Array
-from communis.recordings.samples import Scale, measured, summed
+from communis.core.arrays import Array
+from communis.core.samples import Scale, measured, summed
 
 Measure = Callable[[Array], Scale | None]
 

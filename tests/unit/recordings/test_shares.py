@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from communis.recordings.shares import apportioned
+from communis.data.recordings.shares import apportioned
 
 
 def test_whole_numbers_add_up_and_ties_go_to_the_first() -> None:

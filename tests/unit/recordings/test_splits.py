@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from communis import CommunisError, Streams
-from communis.data.world import World
-from communis.recordings.splits import LEAKY, SplitKind, Splits, distances
-from communis.recordings.windows import TEST, TRAIN, UNUSED, VAL, Windows
-from communis.tasks import Classification
+from communis.core.tasks import Classification
+from communis.data.recordings.splits import LEAKY, SplitKind, Splits, distances
+from communis.data.recordings.windows import TEST, TRAIN, UNUSED, VAL, Windows
+from communis.data.sources.world import World
 from tests.unit.small import windows
 
 
@@ -204,7 +204,7 @@ def test_leaky_says_so_and_nothing_else_does() -> None:
 
 
 def test_regression_targets_are_split_by_recording() -> None:
-    from communis.tasks import Localisation
+    from communis.core.tasks import Localisation
 
     target = np.zeros((20, 2), np.float32)
     data = made({(0, 0): 10, (1, 0): 10}, target=target, task=Localisation(2))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from communis import CommunisError, Windows
-from communis.recordings.recording import Array
-from communis.tasks import Classification
+from communis.core.arrays import Array
+from communis.core.tasks import Classification
 from tests.unit.small import windows
 
 

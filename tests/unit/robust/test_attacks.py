@@ -12,16 +12,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from communis import Client, CommunisError, Streams, wire
+from communis import Client, CommunisError, Streams
+from communis.core.samples import TensorSamples
+from communis.core.settings import SchemaError, build
+from communis.core.tasks import Classification, Counting, Localisation, Several
+from communis.exchange import wire
+from communis.fleet.attack import SCALES, Attack, AttackConfig, common, first_value, half_turn
 from communis.methods.fedavg import FedAvg
 from communis.methods.fednova import FedNova
 from communis.methods.fedproto import FedProto
 from communis.methods.pmcmfl import PmcmFL
 from communis.methods.scaffold import Scaffold
-from communis.recordings.samples import TensorSamples
-from communis.robust.attacks import SCALES, Attack, AttackConfig, common, first_value, half_turn
-from communis.schema import SchemaError, build
-from communis.tasks import Classification, Counting, Localisation, Several
 from tests.unit import small
 
 CHANNELS = {"a": 3, "b": 2}

@@ -10,8 +10,8 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from communis.robust import median
-from communis.robust.median import (
+from communis.core.reductions import median
+from communis.core.reductions.median import (
     CoordinateMedian,
     GeometricMedian,
     flattened,
@@ -20,7 +20,7 @@ from communis.robust.median import (
     start,
     step,
 )
-from communis.streams import Streams
+from communis.core.streams import Streams
 
 STICKY = [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1000.0, 1000.0]]
 

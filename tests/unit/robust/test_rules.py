@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from communis import CommunisError, Replies, State
-from communis.replies import Rule, samples, uniform
-from communis.robust.rules import (
+from communis.core.reductions.rules import (
     CoordinateMedian,
     GeometricMedian,
     Krum,
@@ -18,7 +17,8 @@ from communis.robust.rules import (
     RobustConfig,
     TrimmedMean,
 )
-from communis.streams import Streams
+from communis.core.replies import Rule, samples, uniform
+from communis.core.streams import Streams
 from tests.unit.small import card
 
 RULES: list[Rule] = [

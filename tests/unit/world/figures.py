@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from communis.world.actions import NAMES
-from communis.world.body import Array
-from communis.world.people import Crowd, People, habits, people
-from communis.world.rooms import Mount, Room, room
+from communis.data.world.actions import NAMES
+from communis.data.world.body import Array
+from communis.data.world.people import Crowd, People, habits, people
+from communis.data.world.rooms import Mount, Room, room
 
 
 def plain_room() -> Room:
@@ -57,6 +57,6 @@ def looking_ahead(position: tuple[float, float, float]) -> Mount:
 
 def lengths(joints: Array) -> Array:
     """(16, people, times) of the bones."""
-    from communis.world.body import BONES
+    from communis.data.world.body import BONES
 
     return np.stack([np.linalg.norm(joints[b] - joints[a], axis=0) for a, b in BONES])

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from communis.world.actions import ACTIONS, NAMES
-from communis.world.body import ANKLE, AT, JOINTS, OFFSET, PARENT, Array
-from communis.world.people import People, habits, people
-from communis.world.rooms import room
-from communis.world.sensors import MOST_SHIFT
+from communis.data.world.actions import ACTIONS, NAMES
+from communis.data.world.body import ANKLE, AT, JOINTS, OFFSET, PARENT, Array
+from communis.data.world.people import People, habits, people
+from communis.data.world.rooms import room
+from communis.data.world.sensors import MOST_SHIFT
 from tests.unit.world.figures import lengths, plain_room, row, sliding, statue
 
 TIMES = np.arange(200) / 50

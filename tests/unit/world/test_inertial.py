@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from communis.world import inertial
-from communis.world.body import Array, Axes
-from communis.world.inertial import GRAVITY, SITES
-from communis.world.people import People
+from communis.data.world import inertial
+from communis.data.world.body import Array, Axes
+from communis.data.world.inertial import GRAVITY, SITES
+from communis.data.world.people import People
 from tests.unit.world.figures import row, sliding, statue
 
 STEP = 0.02  # from one measurement to the next

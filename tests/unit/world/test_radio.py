@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from communis.world import radio
-from communis.world.body import AT
-from communis.world.people import Crowd, People
-from communis.world.radio import LIGHT, Band
+from communis.data.world import radio
+from communis.data.world.body import AT
+from communis.data.world.people import Crowd, People
+from communis.data.world.radio import LIGHT, Band
 from tests.unit.world.figures import crowd, plain_room, row, statue
 
 BAND = Band(antennas=2, subcarriers=16)

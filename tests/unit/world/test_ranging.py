@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from communis.world import lidar, radar, ranging
-from communis.world.body import AT, BONES, RADIUS, Array
-from communis.world.people import Crowd, People
-from communis.world.points import looked, packed
-from communis.world.ranging import Capsules
+from communis.data.world import lidar, radar, ranging
+from communis.data.world.body import AT, BONES, RADIUS, Array
+from communis.data.world.people import Crowd, People
+from communis.data.world.points import looked, packed
+from communis.data.world.ranging import Capsules
 from tests.unit.world.figures import crowd, looking_ahead, plain_room, row, sliding, statue
 
 AHEAD = np.array([1.0, 0.0, 0.0], np.float32).reshape(3, 1, 1)

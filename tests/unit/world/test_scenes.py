@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from communis.world import heart
-from communis.world.rooms import CLEARANCE, MARGIN, MOST_SHIFT, SMALLEST, room
-from communis.world.scene import scene
-from communis.world.schedule import TRIALS, schedule
+from communis.data.world import heart
+from communis.data.world.rooms import CLEARANCE, MARGIN, MOST_SHIFT, SMALLEST, room
+from communis.data.world.scene import scene
+from communis.data.world.schedule import TRIALS, schedule
 from tests.unit.world.figures import plain_room
 
 

@@ -10,12 +10,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from communis.core import CommunisError
-from communis.data.world import World
-from communis.recordings.windows import TEST, TRAIN, VAL, Windows
-from communis.streams import Streams
-from communis.tasks import Classification, Counting, Localisation, Pose, Several
-from communis.world.body import Array
+from communis.core.errors import CommunisError
+from communis.core.streams import Streams
+from communis.core.tasks import Classification, Counting, Localisation, Pose, Several
+from communis.data.recordings.windows import TEST, TRAIN, VAL, Windows
+from communis.data.sources.world import World
+from communis.data.world.body import Array
 
 SMALL = {"clients": 3, "rooms": 2, "windows": 27}
 
@@ -152,7 +152,7 @@ def test_sensors_and_noise_leave_the_rest_of_the_world_alone() -> None:
 
 
 def test_more_windows_than_a_piece() -> None:
-    from communis.world import sensors
+    from communis.data.world import sensors
 
     data = load(windows=sensors.CHUNK + 5, clients=1, sensors=("acc", "csi", "depth"))
     for values in data.inputs.values():

@@ -1,0 +1,26 @@
+"""The option --trust of every command that reads a configuration which may be somebody else's."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from communis.core import plugins
+
+
+def _allow(asked: bool) -> bool:
+    if asked:
+        plugins.trust()
+    return asked
+
+
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        callback=_allow,
+        help="Load methods and sources outside of communis that the file or folder names "
+        "(package.module:Class). That runs their code: only if you know it.",
+    ),
+]

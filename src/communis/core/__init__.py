@@ -1,0 +1,1 @@
+"""What everything else speaks of: the contract, states, randomness, settings."""

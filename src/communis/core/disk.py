@@ -1,0 +1,194 @@
+"""Files that survive what happens to the process and to the machine.
+
+Every file is replaced as a whole: whatever kills the process, it holds the old content or the new.
+A power cut may still undo what was written, or leave a file empty, until it is synced. `write_file`
+and `append` leave that to a later `sync` of the folder, `replace_file` does it at once. So a
+checkpoint first writes all that it relies on, then syncs, then puts itself in place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from communis.core.errors import CommunisError
+
+DIGEST = 16  # bytes at the end of a sealed file
+
+
+class DamagedError(CommunisError):
+    """A file that does not hold what was written into it."""
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """The file holds `data`, or what it held before; after a power cut only if it was synced."""
+    with _named(path), _beside(path) as partial:
+        partial.write_bytes(data)
+        partial.replace(path)
+
+
+def append(path: Path, text: str) -> None:
+    """Adds all of it to a file, or nothing; after a power cut only if it was synced."""
+    with _named(path):
+        before = path.stat().st_size if path.exists() else 0
+        try:
+            with path.open("ab") as file:
+                file.write(text.encode())
+        except OSError:
+            with suppress(OSError):
+                os.truncate(path, before)
+            raise
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """The file holds `data`, or what it held before, also after a power cut."""
+    with _named(path), _beside(path) as partial:
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        _sync_entry(path.parent)
+
+
+def make_folder(path: Path) -> None:
+    """The folder is there with those above it, also after a power cut."""
+    with _named(path):
+        new = [folder for folder in (path, *path.parents) if not folder.exists()]
+        path.mkdir(parents=True, exist_ok=True)
+        for folder in reversed(new):
+            _sync_entry(folder.parent)
+
+
+def move(path: Path, to: Path) -> None:
+    """Gives a file another name; after a power cut only if it was synced."""
+    with _named(to):
+        path.replace(to)
+
+
+def remove(path: Path) -> None:
+    """Removes a file, if it is there; after a power cut only if that was synced."""
+    with _named(path):
+        path.unlink(missing_ok=True)
+
+
+def sync(folder: Path, since: int = 0) -> None:
+    """Everything that was written below the folder is safe from a power cut. since: only files
+    changed after this time in nanoseconds need to be, where they are synced one by one."""
+    with _named(folder):
+        if _sync_filesystem(folder):
+            return
+        for path in [folder, *sorted(folder.rglob("*"))]:
+            if path.is_dir() or path.stat().st_mtime_ns >= since:
+                _sync_entry(path)
+
+
+def partial_of(path: Path) -> Path:
+    """Where a file is written before it is put in place."""
+    return path.with_name(path.name + ".partial")
+
+
+def sealed(data: bytes) -> bytes:
+    """The data with a digest at its end."""
+    return data + blake2b(data, digest_size=DIGEST).digest()
+
+
+def unsealed(path: Path, kind: str, way_out: str) -> bytes:
+    """What was sealed and written to a file; an error that names the file and what can be done if
+    it cannot be read or does not hold that any more."""
+    try:
+        found = path.read_bytes()
+    except OSError as error:
+        raise DamagedError(f"{path}: {kind} is gone ({error.strerror}); {way_out}") from None
+    data, digest = found[:-DIGEST], found[-DIGEST:]
+    expected = blake2b(data, digest_size=DIGEST).digest()
+    if digest != expected:
+        raise DamagedError(
+            f"{path}: {kind} is damaged: its {len(found)} bytes do not have the digest that was "
+            f"written with them; {way_out}"
+        )
+    return data
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """Where a file is written first. Nothing stays there if that fails: the disk may be full."""
+    partial = partial_of(path)
+    try:
+        yield partial
+    except OSError:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """What the system refuses is said of the file."""
+    try:
+        yield
+    except OSError as error:
+        raise CommunisError(
+            f"{path}: cannot be written ({error.strerror or error}); {_mend(error.errno)}"
+        ) from error
+
+
+def _mend(number: int | None) -> str:
+    """What to do about an error of the system."""
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return "free some space, then go on with the same command"
+    if number == errno.EIO:
+        return (
+            "the disk may be failing: copy the folder to another one, and go on there from its "
+            "last checkpoint"
+        )
+    return "nothing was lost"
+
+
+def _sync_entry(path: Path) -> None:
+    """A file's content, or which files a folder holds."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except PermissionError:
+        if path.is_dir():  # Windows opens no folders, and needs none to be synced
+            return
+        raise
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sync_filesystem(folder: Path) -> bool:
+    """Syncs the folder's file system in one call, where there is one: a round may have written
+    hundreds of files. Whether it did."""
+    call = _syncfs()
+    if call is None:
+        return False
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        if call(handle) == 0:
+            return True
+        failure = ctypes.get_errno()
+    finally:
+        os.close(handle)
+    if failure == errno.ENOSYS:
+        return False
+    # What could not be written is reported once: syncing the files one by one might find nothing.
+    raise OSError(failure, os.strerror(failure))
+
+
+@cache
+def _syncfs() -> Any:
+    """Linux's system call, or None."""
+    if sys.platform != "linux":
+        return None
+    return getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)

@@ -1,0 +1,1 @@
+"""Robust means: the geometric median and other rules."""

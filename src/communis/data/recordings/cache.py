@@ -1,0 +1,263 @@
+"""Windows kept on disk: cut once, mapped into memory ever after.
+
+A folder is named by what decides its content: the bytes of the dataset's files, the settings, and
+the code that reads and cuts. It is written under another name and renamed when complete; what a
+crash or a full disk left behind is recognised and made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from communis.core.arrays import Array
+from communis.core.contract import Modality
+from communis.core.errors import CommunisError
+from communis.core.scratch import Scratch
+from communis.data.recordings.cut import Cut, Piece, pieces
+from communis.data.recordings.files import home
+from communis.data.recordings.recording import Dataset, Kind, Recording
+from communis.data.recordings.windows import ORIGIN, TRAIN, Windows
+
+log = logging.getLogger("communis")
+DIGEST = 12  # bytes
+
+
+def kept(dataset: Dataset, how: Cut, place: Path) -> Windows:
+    """The windows of a dataset, from the folder `place` if it holds them, else cut and written
+    there. All of them train: the split is made afterwards."""
+    found = _opened(dataset, how, place)
+    if found is None:
+        if place.exists():
+            log.warning("%s is incomplete and is made again", place.name)
+        _write(dataset, how, place)
+        found = _opened(dataset, how, place)
+        if found is None:
+            raise CommunisError(f"{place}: the windows just written cannot be read back")
+    return found
+
+
+def key(
+    paths: Sequence[Path], root: Path, settings: Mapping[str, Any], code: Sequence[Path]
+) -> str:
+    """The name of what comes out of these files, settings and code."""
+    digest = hashlib.blake2b(digest_size=DIGEST)
+    digest.update(_contents(paths, root).encode())
+    digest.update(repr(sorted(settings.items())).encode())
+    for path in (*sorted(Path(__file__).parent.glob("*.py")), *code):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _contents(paths: Sequence[Path], root: Path) -> str:
+    """A hash of all files. Reading them again is spared while names, sizes and times are as they
+    were the last time."""
+    stats = [path.stat() for path in paths]
+    known = hashlib.blake2b(digest_size=DIGEST)
+    known.update(str(root.resolve()).encode())
+    for path, stat in zip(paths, stats, strict=True):
+        times = f"{stat.st_mtime_ns}|{stat.st_ctime_ns}"
+        known.update(f"{path.relative_to(root)}|{stat.st_size}|{times}\n".encode())
+    note = home() / "windows" / "contents" / known.hexdigest()
+    with suppress(OSError):
+        noted = note.read_text("utf-8")
+        if len(noted) == 2 * DIGEST:  # else a crash cut it short
+            return noted
+    digest = hashlib.blake2b(digest_size=DIGEST)
+    for path in paths:
+        digest.update(str(path.relative_to(root)).encode())
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "blake2b").digest())
+    newest = max(max(stat.st_mtime_ns, stat.st_ctime_ns) for stat in stats)
+    if time.time_ns() - newest > 2_000_000_000:  # else it might change again within its time stamp
+        with suppress(OSError):  # the note only spares time
+            note.parent.mkdir(parents=True, exist_ok=True)
+            _replace(note, digest.hexdigest().encode())
+    return digest.hexdigest()
+
+
+@dataclass
+class _Writer:
+    """Appends pieces to one file per modality. A modality that turns up late, or is absent from a
+    recording, is NaN there."""
+
+    folder: Path
+    count: int = 0
+    files: dict[Modality, BinaryIO] = field(default_factory=dict)
+    shapes: dict[Modality, tuple[int, ...]] = field(default_factory=dict)
+    kinds: dict[Modality, Kind] = field(default_factory=dict)
+    present: dict[Modality, list[Array]] = field(default_factory=dict)
+
+    def add(self, piece: Piece) -> None:
+        for m, windows in piece.inputs.items():
+            if m not in self.files:
+                self.files[m] = (self.folder / f"{m}.bin").open("wb")
+                self.shapes[m], self.kinds[m] = windows.shape[1:], piece.kinds[m]
+                self.present[m] = []
+                self._absent(m, self.count)
+            if windows.shape[1:] != self.shapes[m]:
+                raise CommunisError(
+                    f"windows of {m} have shape {windows.shape[1:]}, in other recordings "
+                    f"{self.shapes[m]}"
+                    + (": set data.rate, so that all come at one rate" if windows.ndim == 3 else "")
+                )
+            self.files[m].write(np.ascontiguousarray(windows, np.float32).data)
+            self.present[m].append(piece.present[m])
+        for m in self.files:
+            if m not in piece.inputs:
+                self._absent(m, len(piece))
+        self.count += len(piece)
+
+    def _absent(self, m: Modality, count: int) -> None:
+        row = np.full(self.shapes[m], np.nan, np.float32).tobytes()
+        for _ in range(count):
+            self.files[m].write(row)
+        self.present[m].append(np.zeros(count, bool))
+
+    def finish(self) -> None:
+        for file in self.files.values():
+            file.flush()
+            os.fsync(file.fileno())
+
+    def close(self) -> None:
+        for file in self.files.values():
+            file.close()
+
+
+def _write(dataset: Dataset, how: Cut, place: Path) -> None:
+    """The folder `place` holds the windows: they are written beside it and moved there as a
+    whole."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with Scratch(place.parent, variable="COMMUNIS_DATA") as scratch:
+            part = scratch / "windows"
+            _fill(dataset, how, part)
+            if _opened(dataset, how, place) is None:  # else another process was faster
+                shutil.rmtree(place, ignore_errors=True)
+                try:
+                    part.rename(place)
+                except OSError:
+                    if _opened(dataset, how, place) is None:
+                        raise
+    except OSError as error:
+        raise CommunisError(
+            f"{place.parent}: windows cannot be kept there: {error.strerror or error}; "
+            "set the environment variable COMMUNIS_DATA to a folder with room"
+        ) from None
+
+
+def _fill(dataset: Dataset, how: Cut, part: Path) -> None:
+    part.mkdir()
+    writer = _Writer(part)
+    try:
+        origin, target = _collect(dataset, how, writer)
+    finally:
+        writer.close()
+    for m, flags in writer.present.items():
+        _save(part / f"{m}.present.npy", np.concatenate(flags))
+    for name, values in (*origin.items(), ("target", target)):
+        _save(part / f"{name}.npy", values)
+    sizes = {path.name: path.stat().st_size for path in sorted(part.iterdir())}
+    meta = {"count": writer.count, "shapes": writer.shapes, "kinds": writer.kinds}
+    _replace(part / "meta.json", json.dumps({**meta, "sizes": sizes}, indent=1).encode())
+
+
+def _collect(dataset: Dataset, how: Cut, writer: _Writer) -> tuple[dict[str, Array], Array]:
+    """Writes all windows; gives back where each comes from, and the targets."""
+    elapsed: dict[int, float] = {}  # recordings of a subject are laid end to end
+    longest = 0.0
+    rows: dict[str, list[Array]] = {name: [] for name in ("owner", *ORIGIN)}
+    targets: list[Array] = []
+    for number, (found, piece) in enumerate(_announced(pieces(dataset, how))):
+        longest = max(longest, found.seconds)
+        begin = elapsed.get(found.subject, 0.0)
+        elapsed[found.subject] = begin + found.seconds
+        if not len(piece):
+            continue
+        try:
+            writer.add(piece)
+        except CommunisError as error:
+            raise CommunisError(f"{found.name}: {error}") from None
+        numbers = (found.subject, found.scene, found.session, found.trial, number)
+        for name, value in zip(rows, numbers, strict=False):
+            rows[name].append(np.full(len(piece), value, np.int64))
+        rows["start"].append(begin + piece.start)
+        targets.append(piece.target)
+    writer.finish()
+    if not targets:
+        raise CommunisError(
+            f"no recording holds a labelled window of {how.seconds} s; "
+            f"the longest lasts {longest:.1f} s"
+        )
+    return {name: np.concatenate(parts) for name, parts in rows.items()}, np.concatenate(targets)
+
+
+def _announced(found: Iterator[tuple[Recording, Piece]]) -> Iterator[tuple[Recording, Piece]]:
+    """Says now and then how far the reading has come; a file that cannot be read is named."""
+    said, number = time.monotonic(), 0
+    while True:
+        try:
+            pair = next(found, None)
+        except OSError as error:
+            raise CommunisError(f"{error.filename}: cannot be read: {error.strerror}") from None
+        if pair is None:
+            return
+        number += 1
+        if time.monotonic() - said > 5:
+            log.info("%d recordings read, now %s", number, pair[0].name)
+            said = time.monotonic()
+        yield pair
+
+
+def _opened(dataset: Dataset, how: Cut, place: Path) -> Windows | None:
+    """The windows in a folder; None if it does not hold all that it should."""
+    try:
+        meta = json.loads((place / "meta.json").read_text("utf-8"))
+        if any((place / name).stat().st_size != size for name, size in meta["sizes"].items()):
+            return None
+        shapes, count, kinds = meta["shapes"], meta["count"], meta["kinds"]
+        if not shapes or not count:
+            return None
+        inputs = {
+            m: np.memmap(place / f"{m}.bin", np.float32, "r", shape=(count, *shape))
+            for m, shape in shapes.items()
+        }
+        present = {m: np.load(place / f"{m}.present.npy") for m in shapes}
+        columns = {name: np.load(place / f"{name}.npy") for name in ("target", "owner", *ORIGIN)}
+    except (OSError, ValueError, KeyError, TypeError, EOFError):
+        return None
+    return Windows(
+        inputs=inputs,
+        split=np.full(count, TRAIN, np.int8),
+        task=dataset.task,
+        present=present,
+        labels=dataset.labels,
+        seconds=how.seconds,
+        kinds=kinds,
+        units={m: unit for m, unit in dataset.units.items() if m in shapes},
+        **columns,
+    )
+
+
+def _save(path: Path, values: Array) -> None:
+    with path.open("wb") as file:
+        np.save(file, values)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _replace(path: Path, content: bytes) -> None:
+    part = path.with_name(f"{path.name}.part{os.getpid()}")
+    part.write_bytes(content)
+    part.replace(path)

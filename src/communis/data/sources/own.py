@@ -1,0 +1,42 @@
+"""Own: a folder of your own CSV, Parquet or NPY files, described by a manifest `communis.toml`.
+
+`communis data init FOLDER` writes a first manifest by looking at the files; the keys are explained
+in `communis.data.own.manifest` and in docs/reference/data/own.md. A recording ends where subject,
+scene, session or trial change, where time starts again, and at a pause. Uneven time stamps are put
+on a steady grid; empty cells, gaps, and sensors whose file is missing become NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from communis.data import own
+from communis.data.own.joined import grouped
+from communis.data.own.manifest import NAME, load
+from communis.data.own.reading import dataset
+from communis.data.recordings.about import About
+from communis.data.recordings.recording import Dataset
+from communis.data.recordings.source import Recorded
+
+ABOUT = About(
+    licence="yours",
+    files=NAME,
+    how="Set data.folder to a folder of yours; `communis data init FOLDER` describes its files.",
+)
+
+
+@dataclass(frozen=True)
+class Own(Recorded):
+    """Settings of `[data] name = "own"`; everything else is in the folder's manifest."""
+
+    def files(self) -> list[Path]:
+        """The manifest and the files it speaks of."""
+        groups = grouped(self.place, load(self.place))
+        return [self.place / NAME, *sorted(p for g in groups for p in g.paths.values())]
+
+    def code(self) -> list[Path]:
+        return [*super().code(), *sorted(Path(own.__file__).parent.glob("*.py"))]
+
+    def read(self, folder: Path) -> Dataset:
+        return dataset(folder)

@@ -1,0 +1,92 @@
+"""Watch: shoulder exercises recorded by a smartwatch. 10 subjects, 7 exercises, both arms, acc +
+gyro at 50 Hz.
+
+Burns et al., Physiological Measurement 39 (2018) 075007. The recordings are inside the `seglearn`
+wheel (BSD-3-Clause); the file is read from the installed package without importing it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+
+from communis.core.errors import CommunisError
+from communis.core.extras import command
+from communis.core.tasks import Classification
+from communis.data.recordings.about import About
+from communis.data.recordings.recording import Dataset, Recording, Stream
+from communis.data.recordings.source import Recorded
+
+SHA256 = "eb122f23cdf06ef6bd6c6c5312958ec5cf9d038e2e6d457b8081662c75a42537"
+LABELS = ("PEN", "ABD", "FEL", "IR", "ER", "TRAP", "ROW")
+UNITS = {"acc": "g", "gyro": "rad/s"}
+ABOUT = About(
+    licence="BSD-3-Clause",
+    citation="Burns et al. 2018, doi:10.1088/1361-6579/aacfd9",
+    address="https://github.com/dmbee/seglearn",
+    files="watch_dataset.npy",
+    count=1,
+    how=f"It comes with the extra `watch`: {command('watch')}",
+    extra="watch",
+)
+
+
+@dataclass(frozen=True)
+class Watch(Recorded):
+    """Settings of `[data] name = "watch"`."""
+
+    window: float = 2.56  # seconds per window
+
+    @property
+    def place(self) -> Path:
+        return Path(self.folder).expanduser() if self.folder else location().parent
+
+    def read(self, folder: Path) -> Dataset:
+        return read(folder / ABOUT.files)
+
+
+def location() -> Path:
+    try:
+        return Path(str(distribution("seglearn").locate_file("seglearn/data/watch_dataset.npy")))
+    except PackageNotFoundError:
+        raise CommunisError(
+            "the watch recordings are inside the seglearn package, which is not installed: "
+            f"{command('watch')}"
+        ) from None
+
+
+def read(path: Path) -> Dataset:
+    return Dataset(recordings(path), Classification(len(LABELS)), LABELS, UNITS)
+
+
+def recordings(path: Path) -> Iterator[Recording]:
+    """The file is a pickle, so nothing of it is unpacked before its hash is known to be right."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CommunisError(
+            f"{path}: {error.strerror}; reinstall with: pip install --force-reinstall seglearn"
+        ) from None
+    found = hashlib.sha256(content).hexdigest()
+    if found != SHA256:
+        raise CommunisError(
+            f"{path}: sha256 is {found}, expected {SHA256}; "
+            "reinstall with: pip install --force-reinstall seglearn==1.2.5"
+        )
+    # The bytes that were hashed: the file may be another one by now.
+    raw = np.load(BytesIO(content), allow_pickle=True).item()
+    columns = zip(raw["X"], raw["y"], raw["subject"], raw["side"], strict=True)
+    for number, (x, y, subject, side) in enumerate(columns):
+        yield Recording(
+            {"acc": Stream(x[:, :3], 50.0), "gyro": Stream(x[:, 3:], 50.0)},
+            target=int(y),
+            subject=int(subject),
+            session=int(side),
+            name=f"recording {number}",
+        )

@@ -1,7 +1,0 @@
-"""The doctor: looks at a dataset before anybody trains on it, says what is wrong and how to mend
-it."""
-
-from communis.doctor.examine import examine
-from communis.doctor.finding import Finding
-
-__all__ = ["Finding", "examine"]

@@ -1,0 +1,1 @@
+"""What crosses between clients and server: messages, links, privacy."""

@@ -1,0 +1,179 @@
+"""What a run costs if every client takes part by a coin of its own (Poisson sampling).
+
+A round is (q, z): every client is in it with probability q, and the sum of their clipped messages
+gets Gaussian noise of z times the clipping bound. Neighbours differ by one client more or less.
+Every epsilon here is an upper bound: `pld` (privacy loss distributions, rounded upwards on a grid)
+is nearly exact; `rdp` (Renyi divergences) is some ten percent above it and loose where epsilon is
+large.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from communis.core.errors import CommunisError
+from communis.core.extras import require
+from communis.exchange.privacy import gaussian
+from communis.exchange.privacy.digits import upward
+
+Kind = Literal["rdp", "pld"]
+Round = tuple[float, float]  # (q, z)
+
+ORDERS = (
+    *(x / 4 for x in range(6, 24)),  # of use where epsilon is large
+    *range(6, 21),
+    *(24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256, 512, 1024),  # where it is small
+)
+EXACT = 16  # so many different rounds are accounted for as they are; of more, z is rounded down
+STEP = 1.02  # to powers of this, which costs at most about as much of epsilon
+FINE = 0.1  # the grid of privacy losses, as a share of what one round makes them vary
+LEAST = 1e-3  # less noise than that counts as none
+
+
+def epsilon_of(rounds: Iterable[Round], delta: float, kind: Kind = "rdp") -> float:
+    """Of all these rounds together; infinite if one of them had no noise to speak of."""
+    if not 0 < delta < 1:
+        raise CommunisError(f"delta must be in (0, 1), got {delta}; 1e-5 is usual")
+    counts = _grouped(rounds)
+    if any(z < LEAST for _, z in counts):
+        return math.inf
+    if not counts:
+        return 0.0
+    with _no_word_of_left_out_orders():
+        return _pld(counts, delta) if kind == "pld" else _rdp(counts, delta)
+
+
+def noise_for(
+    epsilon: float,
+    delta: float,
+    q: float,
+    rounds: int,
+    kind: Kind = "rdp",
+    weights: Sequence[float] = (),
+) -> float:
+    """The least z, within one part in 10,000, with which so many rounds cost no more than epsilon.
+    With weights, 1 on average, round t gets z / sqrt(w_t) and so about that share of the budget."""
+    if not 0 < epsilon < math.inf:
+        raise CommunisError(f"epsilon must be positive and finite, got {epsilon}")
+    if not 0 < q <= 1:
+        raise CommunisError(f"q must be in (0, 1], got {q}")
+    if rounds < 1 or (weights and len(weights) != rounds):
+        raise CommunisError(
+            f"rounds must be at least 1 and have a weight each or none, got {rounds} rounds and "
+            f"{len(weights)} weights"
+        )
+    if weights and not (min(weights) > 0 and abs(sum(weights) / rounds - 1) < 1e-6):
+        raise CommunisError("weights of rounds must be positive and 1 on average")
+    shares = weights or [1.0] * rounds
+
+    @lru_cache
+    def excess(log_z: float) -> float:
+        z = math.exp(log_z)
+        spent = epsilon_of(((q, z / math.sqrt(w)) for w in shares), delta, kind)
+        return math.log(min(max(spent, 1e-300), 1e300) / epsilon)
+
+    # As if many rounds made a Gaussian of it: a start that is close unless z is very small.
+    start = max(0.3, q * math.sqrt(rounds) / gaussian.mu_of(epsilon, delta))
+    return math.exp(_crossing(excess, math.log(start), 5e-5))
+
+
+def split(z: float, sigma_b: float) -> float:
+    """The noise on updates if their count below a bound is released too, with noise sigma_b, and
+    both together are to cost what z alone would (Andrew et al. 2021). One client moves the count,
+    taken relative to one half, by one half."""
+    if not (z > 0 and 2 * sigma_b > z):
+        raise CommunisError(
+            f"noise {z} on updates cannot spare any budget for a count with noise {sigma_b}: "
+            f"the noise on the count must be above {upward(z / 2, 6)}, and both positive"
+        )
+    return 1 / math.sqrt(z**-2 - (2 * sigma_b) ** -2)
+
+
+def _crossing(excess: Callable[[float], float], start: float, tolerance: float) -> float:
+    """Where a falling function comes to zero, on the side where it has: it may have steps."""
+    from scipy.optimize import brentq  # takes a second to import
+
+    low = high = start
+    step = 0.1
+    while excess(high) > 0:
+        low, high, step = high, high + step, 2 * step
+    while excess(low) <= 0:
+        low, high, step = low - step, low, 2 * step
+    found = float(brentq(excess, low, high, xtol=tolerance))
+    while excess(found) > 0:
+        found += tolerance
+    return found
+
+
+def _grouped(rounds: Iterable[Round]) -> Counter[Round]:
+    """How often there was which round, without those that cost nothing."""
+    counts = Counter((float(q), float(z)) for q, z in rounds)
+    for q, z in counts:
+        if not (0 <= q <= 1 and z >= 0):
+            raise CommunisError(
+                f"a round needs q in [0, 1] and noise that is not negative, got q = {q}, z = {z}"
+            )
+    counts = Counter({(q, z): n for (q, z), n in counts.items() if q > 0 and z < math.inf})
+    if len(counts) <= EXACT or any(z < LEAST for _, z in counts):
+        return counts
+    coarse: Counter[Round] = Counter()
+    for (q, z), n in counts.items():
+        coarse[q, STEP ** math.floor(math.log(z) / math.log(STEP) + 1e-9)] += n
+    return coarse
+
+
+def _rdp(counts: Counter[Round], delta: float) -> float:
+    total = sum(n * _divergences(q, z) for (q, z), n in counts.items())
+    return float(require("privacy").rdp.compute_epsilon(ORDERS, total, delta)[0])
+
+
+@lru_cache(maxsize=4096)
+def _divergences(q: float, z: float) -> npt.NDArray[np.float64]:
+    """Of one round, by order; infinite where the sum does not converge."""
+    dp = require("privacy")
+    ledger = dp.rdp.RdpAccountant(ORDERS, dp.NeighboringRelation.ADD_OR_REMOVE_ONE)
+    found: npt.NDArray[np.float64] = ledger.compose(_event(dp, q, z)).rdp
+    return found
+
+
+def _pld(counts: Counter[Round], delta: float) -> float:
+    """Rounding to the grid widens every round's distribution a little, so the grid is fine against
+    what one round contributes, but no finer than needed where losses are large."""
+    dp = require("privacy")
+    variance = sum(n * q**2 * math.expm1(min(z**-2, 50)) for (q, z), n in counts.items())
+    mean = sum(n * q / (2 * z**2) for (q, z), n in counts.items())
+    reach = max(1 / (2 * z**2) + 8 / z for _, z in counts)  # of one round
+    fine = min(0.01, FINE * math.sqrt(variance / counts.total()))
+    grid = max(fine, 1e-6 * mean, 2e-5 * reach)
+    ledger = dp.pld.PLDAccountant(dp.NeighboringRelation.ADD_OR_REMOVE_ONE, grid)
+    for (q, z), n in counts.items():
+        ledger.compose(_event(dp, q, z), n)
+    return float(ledger.get_epsilon(delta))
+
+
+def _event(dp: Any, q: float, z: float) -> Any:
+    return dp.PoissonSampledDpEvent(q, dp.GaussianDpEvent(z))
+
+
+@contextmanager
+def _no_word_of_left_out_orders() -> Iterator[None]:
+    """dp_accounting warns where it leaves out an order. The bound holds without it."""
+    log = logging.getLogger("absl")
+
+    def keep(record: logging.LogRecord) -> bool:
+        return "Excluding this order" not in record.msg
+
+    log.addFilter(keep)
+    try:
+        yield
+    finally:
+        log.removeFilter(keep)

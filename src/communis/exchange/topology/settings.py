@@ -1,0 +1,159 @@
+"""The `[topology]` table, and graphs that change with the round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
+from typing import Any, Literal, get_args
+
+from communis.core.errors import CommunisError
+from communis.core.streams import Streams
+from communis.exchange.messages import Topology
+from communis.exchange.topology.network import UNSEEDED, Edges, Graph, Star
+from communis.exchange.topology.shapes import complete, custom, erdos_renyi, hub, regular, ring
+
+Kind = Literal["star", "complete", "ring", "regular", "erdos_renyi", "hub", "edges"]
+DRAWN = ("regular", "erdos_renyi")
+OWNERS: dict[str, tuple[str, ...]] = {  # the kinds that a setting belongs to, if not to all
+    "edges": ("edges",),
+    "schedule": ("edges",),
+    "degree": ("regular",),
+    "probability": ("erdos_renyi",),
+    "hub": ("hub",),
+    "redraw": DRAWN,
+    "link": tuple(kind for kind in get_args(Kind) if kind != "star"),
+}
+
+
+@dataclass(frozen=True)
+class TopologyConfig:
+    """Who hears whom: the `[topology]` table of a configuration."""
+
+    kind: Kind = "star"
+    edges: Edges = ()  # kind = "edges": pairs of clients
+    schedule: tuple[Edges, ...] = ()  # kind = "edges", instead: pairs for every round, repeated
+    degree: int = 0  # kind = "regular": neighbours of every client
+    probability: float = 0.0  # kind = "erdos_renyi": of every edge
+    hub: int = 0  # kind = "hub": the client in the middle
+    redraw: int = 0  # drawn kinds: a new graph every so many rounds; 0: one for all
+    loss: float = 0.0  # probability that a message is lost, per round and directed link
+    link: Literal["unicast", "broadcast"] = "unicast"  # sent to each neighbour, or once for all
+    connected: bool = True  # refuse a graph that falls into parts
+
+    def __post_init__(self) -> None:
+        for name, known in (("kind", get_args(Kind)), ("link", ("unicast", "broadcast"))):
+            if (given := getattr(self, name)) not in known:
+                raise CommunisError(f"no {name} {given!r}; there are {', '.join(known)}")
+        for setting in fields(self):
+            owners = OWNERS.get(setting.name, (self.kind,))
+            if getattr(self, setting.name) != setting.default and self.kind not in owners:
+                raise CommunisError(
+                    f"{setting.name} has no meaning with kind = {self.kind!r}; "
+                    f"it goes with {', '.join(owners)}"
+                )
+        if self.edges and self.schedule:
+            raise CommunisError("give edges (one graph) or schedule (one per round), not both")
+        if self.kind == "regular" and self.degree < 1:
+            raise CommunisError(f"kind = 'regular' needs a degree of at least 1, got {self.degree}")
+        if self.kind == "erdos_renyi" and not 0 < self.probability <= 1:
+            raise CommunisError(
+                f"kind = 'erdos_renyi' needs a probability in (0, 1], got {self.probability}"
+            )
+        if self.redraw < 0:
+            raise CommunisError(f"redraw must be at least 0, got {self.redraw}")
+        if not 0 <= self.loss <= 1:
+            raise CommunisError(f"loss is a probability in [0, 1], got {self.loss}")
+
+    def make(self, clients: int, streams: Streams = UNSEEDED) -> Topology:
+        if self.kind == "star":
+            return Star(self.loss, streams) if self.loss else Star()
+        first, changes = self.graph(clients, streams), bool(self.redraw or self.schedule)
+        topology = Changing(self, clients, streams) if changes else first
+        topology.aggregators(clients)  # refuses edges to clients that are not there
+        if self.connected and len(parts := topology.parts(clients)) > 1:
+            raise CommunisError(_falls_apart(parts, changes))
+        return topology
+
+    def graph(self, clients: int, streams: Streams, round: int = 1) -> Graph:
+        """The graph of a round; the first is 1."""
+        before = max(round - 1, 0)
+        if self.kind in DRAWN:
+            found = _drawn(self, clients, streams, before // self.redraw if self.redraw else 0)
+        elif self.kind == "edges":
+            turns = self.schedule or (self.edges,)
+            found = custom(turns[before % len(turns)])
+        elif self.kind == "hub":
+            found = hub(clients, self.hub)
+        else:
+            found = ring(clients) if self.kind == "ring" else complete(clients)
+        found = replace(found, broadcast=self.link == "broadcast")
+        return replace(found, loss=self.loss, streams=streams) if self.loss else found
+
+
+@dataclass(frozen=True)
+class Changing:
+    """A graph by a schedule, or drawn anew every so many rounds. Who asks for no round gets the
+    first."""
+
+    settings: TopologyConfig
+    clients: int
+    streams: Streams
+
+    @property
+    def broadcast(self) -> bool:
+        return self.settings.link == "broadcast"
+
+    def at(self, round: int) -> Graph:
+        return self.settings.graph(self.clients, self.streams, round).at(round)
+
+    @cached_property
+    def _union(self) -> Graph:
+        """What all rounds connect: a schedule's edges, or everybody if graphs are drawn, as any two
+        clients may meet then."""
+        if self.settings.redraw:
+            return ring(self.clients)
+        return custom(edge for edges in self.settings.schedule for edge in edges)
+
+    def parts(self, clients: int) -> list[list[int]]:
+        return self._union.parts(clients)
+
+    def aggregators(self, clients: int) -> Sequence[int]:
+        return self._union.aggregators(clients)
+
+    def aggregator_of(self, client: int) -> int:
+        return client
+
+    def reaches(self, aggregator: int, cohort: Sequence[int]) -> Sequence[int]:
+        return self.at(1).reaches(aggregator, cohort)
+
+    def hears(self, aggregator: int, cohort: Sequence[int]) -> Sequence[int]:
+        return self.at(1).hears(aggregator, cohort)
+
+    def describe(self, clients: int) -> dict[str, Any]:
+        return self.at(1).describe(clients) | {"changes": True, "parts": self.parts(clients)}
+
+
+@lru_cache(maxsize=4)
+def _drawn(settings: TopologyConfig, clients: int, streams: Streams, number: int) -> Graph:
+    """A drawn graph by its number. Kept, for it stays the same for some rounds and takes long."""
+    draw = streams.generator("graph", number)
+    if settings.kind == "regular":
+        return regular(clients, settings.degree, settings.connected, draw)
+    return erdos_renyi(clients, settings.probability, settings.connected, draw, later=number > 0)
+
+
+def _falls_apart(parts: Sequence[Sequence[int]], changes: bool) -> str:
+    joined = [f"[{_listed(part)}]" for part in parts if len(part) > 1]
+    alone = [part[0] for part in parts if len(part) == 1]
+    found = [f"parts {_listed(joined)}"] if joined else []
+    found += [f"isolated clients {_listed(alone)}"] if alone else []
+    return (
+        f"[topology] {'the schedule as a whole' if changes else 'the graph'} falls into "
+        f"{' and '.join(found)}: add edges that join them, or permit it with connected = false"
+    )
+
+
+def _listed(items: Sequence[object], most: int = 10) -> str:
+    text = ", ".join(map(str, items[:most]))
+    return f"{text} and {len(items) - most} more" if len(items) > most else text

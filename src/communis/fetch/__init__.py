@@ -1,5 +1,0 @@
-"""Getting datasets: downloading where the owner allows it, unpacking safely, saying how else."""
-
-from communis.fetch.bring import Outcome, adopt, fetch, instructions
-
-__all__ = ["Outcome", "adopt", "fetch", "instructions"]

@@ -1,0 +1,309 @@
+"""A fleet at work with one method: cards for the server, clients when they are needed."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from communis.core.contract import Card, Client, Modality, Model, Pace, Public, Task
+from communis.core.errors import CommunisError
+from communis.core.groups import groups
+from communis.core.requirements import MIXED
+from communis.core.samples import joined
+from communis.core.state import State
+from communis.core.streams import Streams
+from communis.fleet.device import Clock, Whole, of_fleet
+from communis.fleet.external_files import brought
+from communis.fleet.fleet import AnyMethod, Fleet, Splits
+from communis.fleet.public import public_client
+from communis.models.flops import Cost, Meter, forward_flops
+from communis.models.network import initialise
+from communis.models.zoo import Architecture, architecture
+
+_Shapes = tuple[tuple[Modality, tuple[int, ...]], ...]
+CACHE_BYTES = 32 << 20  # materialised windows kept per process
+
+
+@dataclass(frozen=True)
+class _Kit:
+    """What the clients of one architecture, sensor suite and detail have in common."""
+
+    model: Model  # scratch
+    initial: State  # parameters and buffers before the first round
+    shapes: dict[str, tuple[int, ...]]
+    statistics: dict[str, tuple[int, ...]]
+    sizes: dict[str, int]
+    name: str
+    groups: int  # of the bare architecture, without what the method adds in `equip`
+
+
+class BoundFleet:
+    """A fleet at work with one method: what the server may see (cards, initial parameters) and the
+    clients themselves."""
+
+    noised = False  # privacy is the run's; see privacy/protection.py
+
+    def __init__(self, fleet: Fleet, method: AnyMethod, device: torch.device) -> None:
+        self.fleet, self.method, self.device = fleet, method, device
+        self._kits: dict[tuple[Architecture, _Shapes], _Kit] = {}
+        self._cache: OrderedDict[int, Splits] = OrderedDict()  # least recently used first
+        self._cached_bytes = 0
+        self._costs: dict[Model, Cost] = {}
+
+    @property
+    def streams(self) -> Streams:
+        return self.fleet.streams
+
+    @property
+    def task(self) -> Task:
+        return self.fleet.windows.task
+
+    @cached_property
+    def trainers(self) -> Sequence[int]:
+        """Clients that may be sampled: those with training windows, or the pooled one alone."""
+        if self.fleet.pooled:
+            return (len(self.fleet),)
+        return tuple(card.id for card in self.cards if card.samples)
+
+    @cached_property
+    def cards(self) -> Sequence[Card]:
+        fleet = self.fleet
+        counts, by_modality = fleet.counts
+        cards = [
+            self._card(i, suite, int(counts[i]), {m: int(by_modality[m][i]) for m in suite})
+            for i, suite in enumerate(fleet.suites)
+        ]
+        if fleet.pooled:
+            windows = {m: sum(c.samples_by_modality.get(m, 0) for c in cards) for m in fleet.union}
+            samples = sum(c.samples for c in cards)
+            cards.append(self._card(len(fleet), fleet.union, samples, windows))
+        return cards
+
+    @cached_property
+    def params(self) -> State:
+        """The initial value of every path that some client owns. An error where clients disagree on
+        a path's shape."""
+        found: dict[str, torch.Tensor] = {}
+        own = {id(kit): kit for kit in (self._kit(card.id) for card in self.cards)}
+        for kit in own.values():  # not those of `whole`, which nobody has
+            for path in kit.shapes:
+                if path in found and found[path].shape != kit.initial[path].shape:
+                    raise CommunisError(
+                        f"{type(self.method).__name__} averages parameters, but clients have "
+                        f"{path} in shapes {tuple(found[path].shape)} and {kit.shapes[path]}: "
+                        "give all clients one model in [fleet] models and one detail, choose a "
+                        f"method for mixed models ({', '.join(MIXED)}), or let only clients with "
+                        "the same model share, as fedavg and what derives from it can: "
+                        "methods.fedavg.by_model = true"
+                    )
+                found[path] = kit.initial[path]
+        return State({path: found[path] for path in sorted(found)})
+
+    @cached_property
+    def statistics(self) -> State:
+        """The initial value of every statistic that some client has."""
+        found: dict[str, torch.Tensor] = {}
+        for kit in (self._kit(card.id) for card in self.cards):
+            found |= kit.initial.pick(kit.statistics)
+        return State({path: found[path] for path in sorted(found)})
+
+    def describe(self) -> dict[str, Any]:
+        """What a run's folder keeps of the fleet."""
+        coarse = self.fleet.coarse
+        return {
+            "labels": list(self.fleet.windows.labels),
+            "notes": list(self.fleet.windows.notes),
+            "pooled": self.fleet.pooled,
+            "brought": brought(self.fleet.devices, self.fleet.profiles, self.fleet.models),
+            "attackers": list(self.fleet.attack.attackers),
+            "public": public_client(self.fleet) if self.method.uses_public else None,
+            "clients": [
+                {
+                    "id": card.id,
+                    "sensors": card.modalities,
+                    "windows": card.samples,
+                    "windows_by_sensor": dict(card.samples_by_modality),
+                    "model": card.model,
+                    "parameters": _numbers(card, ""),
+                    "private": _numbers(card, "private."),
+                    "device": card.device,
+                    "detail": "coarse" if card.id < len(coarse) and coarse[card.id] else "dense",
+                }
+                for card in self.cards
+            ],
+        }
+
+    def holders(self, path: str) -> int:
+        """How many of the clients that train own a path."""
+        return sum(path in self.cards[i].params for i in self.trainers)
+
+    @cached_property
+    def clock(self) -> Clock | None:
+        """What time it is on the clients' devices; None where these are not known, and where
+        clients hand over their data instead of training."""
+        profiles = of_fleet(self.fleet.devices, self.fleet.profiles)
+        if not profiles or self.fleet.pooled:
+            return None
+        shapes = self.fleet.shapes(len(self.fleet))
+        kits = {card.model: self._kit(card.id, whole=True) for card in self.cards}
+        models = {
+            name: Whole(forward_flops(kit.model, shapes), kit.groups) for name, kit in kits.items()
+        }
+        return Clock(self.fleet.clock, profiles, models)
+
+    def pace(self, card: Card) -> Pace:
+        """How fast a client's device trains. Without profiles all are alike: time is counted in
+        forward passes of the whole model."""
+        if self.clock is None:
+            return Pace(1.0, 2.0 / self._kit(card.id, whole=True).groups)
+        cost = self._cost(card) if self.fleet.clock.mode == "exact" else Cost(0.0, 0.0)
+        return self.clock.pace(card.device, cost, self._kit(card.id).groups, card.model)
+
+    def _cost(self, card: Card) -> Cost:
+        """FLOPs per window of training all that the client owns."""
+        model = self._kit(card.id).model
+        if model not in self._costs:
+            client = self.client(card.id, 0, fresh=True)
+            with self.fleet.streams.torch("clock"):
+                self._costs[model] = Meter().per_window(
+                    model,
+                    lambda output, batch: self.task.loss(output.prediction, batch.target),
+                    client.train,
+                    key="",
+                )
+        return self._costs[model]
+
+    def client(self, id: int, round: int, fresh: bool = False) -> Client:
+        """The client, with a scratch model; `fresh`: holding its initial parameters and buffers."""
+        kit = self._kit(id)
+        if fresh:
+            kit.initial.load_into(kit.model)
+        client = Client(
+            self.cards[id],
+            kit.model,
+            self.task,
+            *self._splits(id),
+            round,
+            self.fleet.streams,
+            timed=self.fleet.clock.mode if self.fleet.devices else "",
+            public=self._public() if self.method.uses_public else None,
+        )
+        return self.fleet.attack.spoiled(client)
+
+    def _public(self) -> Public:
+        owner = public_client(self.fleet)
+        return Public(owner, self._splits(owner)[0])
+
+    def whole(self, id: int) -> Card:
+        """The card that the client would have, had it all of the fleet's sensors."""
+        own, kit = self.cards[id], self._kit(id, whole=True)
+        return replace(
+            own,
+            modalities=self.fleet.union,
+            params=kit.shapes,
+            sizes=kit.sizes,
+            statistics=kit.statistics,
+        )
+
+    def whole_client(self, id: int, round: int) -> Client:
+        """The client as it would be, had it all of the fleet's sensors: what only a simulation can
+        look at. Its model holds the initial parameters."""
+        kit = self._kit(id, whole=True)
+        kit.initial.load_into(kit.model)
+        train, val, test = (x.to(self.device) for x in self.fleet.samples(id, whole=True))
+        streams = self.fleet.streams
+        return Client(self.whole(id), kit.model, self.task, train, val, test, round, streams)
+
+    def _card(
+        self, id: int, suite: tuple[Modality, ...], samples: int, by_modality: dict[Modality, int]
+    ) -> Card:
+        kit = self._kit(id)
+        device = self.fleet.devices[id] if id < len(self.fleet.devices) else ""
+        return Card(
+            id,
+            suite,
+            kit.shapes,
+            samples,
+            by_modality,
+            kit.sizes,
+            kit.name,
+            device,
+            kit.statistics,
+        )
+
+    def _architecture(self, id: int) -> Architecture:
+        models = self.fleet.models
+        chosen = models[id] if 1 < len(models) > id else models[0]
+        return chosen if isinstance(chosen, Architecture) else architecture(chosen)
+
+    def _kit(self, id: int, whole: bool = False) -> _Kit:
+        everything = whole or self.method.whole
+        if self.method.whole and any(self.fleet.coarse):
+            raise CommunisError("whole = true needs clients with sensors of one detail")
+        kind = self._architecture(id)
+        shapes = self.fleet.shapes(len(self.fleet) if everything else id)
+        key = kind, tuple(shapes.items())
+        if key not in self._kits:
+            with self.fleet.streams.torch("build"):  # constructors draw too, before `initialise`
+                model: Model = kind.build(shapes, self.task.outputs, self.fleet.windows.kinds)
+                bare = [path for path, p in model.named_parameters() if p.requires_grad]
+                self.method.equip(model, self.task)
+            if self.method.by_model and len(set(self.fleet.models)) > 1:
+                model.mark = "@" + re.sub(r"[^\w-]+", "_", kind.name)
+            initialise(model, self.fleet.streams)
+            model.to(self.device)
+            sizes = {
+                "classes": self.task.classes,
+                "outputs": self.task.outputs,
+                "embedding": model.embedding_size,
+                "modalities": len(self.fleet.union),
+                "features": max(model.feature_sizes.values()),
+            }
+            paths = {path: tuple(p.shape) for path, p in model.by_path[0].items()}
+            buffers = model.by_path[1].items()
+            # Counters are whole numbers that nothing depends on: they stay with their client.
+            statistics = {path: tuple(t.shape) for path, t in buffers if t.is_floating_point()}
+            self._kits[key] = _Kit(
+                model,
+                State.all(model),
+                paths,
+                statistics,
+                sizes,
+                kind.name,
+                len(groups(bare)),
+            )
+        return self._kits[key]
+
+    def _splits(self, id: int) -> Splits:
+        if id not in self._cache:
+            everybody = self.fleet.pooled and id == len(self.fleet)
+            found = self.fleet.all_samples() if everybody else self.fleet.samples(id)
+            if self.method.whole:
+                train, val, test = (joined([samples], self._nothing) for samples in found)
+                found = train, val, test
+            train, val, test = (samples.to(self.device) for samples in found)
+            self._cache[id] = train, val, test
+            self._cached_bytes += sum(samples.nbytes for samples in self._cache[id])
+            while len(self._cache) > 1 and self._cached_bytes > CACHE_BYTES:
+                _, oldest = self._cache.popitem(last=False)
+                self._cached_bytes -= sum(samples.nbytes for samples in oldest)
+        self._cache.move_to_end(id)
+        return self._cache[id]
+
+    @cached_property
+    def _nothing(self) -> dict[Modality, torch.Tensor]:
+        """No windows, in the layout of samples, of every sensor of the fleet."""
+        shapes = self.fleet.shapes(len(self.fleet))
+        return {m: torch.empty(0, *shape[1:], shape[0]) for m, shape in shapes.items()}
+
+
+def _numbers(card: Card, prefix: str) -> int:
+    """How many parameters the paths with this prefix have."""
+    return sum(math.prod(shape) for path, shape in card.params.items() if path.startswith(prefix))

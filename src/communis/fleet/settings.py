@@ -1,0 +1,313 @@
+"""Muster: the tables `[fleet]` and `[partition]` of a configuration -> a fleet."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from communis.core import memory
+from communis.core.arrays import Array
+from communis.core.contract import Modality
+from communis.core.errors import CommunisError
+from communis.core.plugins import nearest
+from communis.core.streams import Streams
+from communis.core.tasks import standardised
+from communis.data.recordings.windows import TRAIN, Windows
+from communis.fleet import device
+from communis.fleet.availability import timeline
+from communis.fleet.availability.draw import draw
+from communis.fleet.availability.dropout import Dropout
+from communis.fleet.availability.online import Online
+from communis.fleet.availability.outages import Outages
+from communis.fleet.availability.presence import IN_TIME
+from communis.fleet.availability.roles import Role, cast, client_types
+from communis.fleet.availability.suites import Suites
+from communis.fleet.availability.trace import Trace
+from communis.fleet.external_files import brought
+from communis.fleet.fleet import Fleet, Normalise
+from communis.fleet.partition.settings import Partition
+from communis.models.sglt import Sglt
+from communis.models.zoo import ZOO, Architecture, architecture, changed
+
+log = logging.getLogger("communis")
+
+
+@dataclass(frozen=True)
+class FleetConfig:
+    """Who senses what, with which model, on which device, and when."""
+
+    models: tuple[str, ...] = ("cnn",)  # names in models/zoo.py; several are dealt out
+    deal: Literal["seed", "size", "device"] = "seed"  # drawn; or in equal shares, the first model
+    # to the clients with the fewest training windows, or with the slowest devices
+    embedding: int = 0  # size of all models' embeddings; 0: as the architecture says
+    weights: str = ""  # file of pretrained weights, for models that need them; "random": untrained
+    sglt: Sglt = field(default_factory=Sglt)  # of models on tokens; what is as by default stays as
+    # the architecture says
+    normalise: Normalise = "client"  # z-scores by own training windows, or by all of the fleet's
+    targets: Literal["metres", "standard"] = (
+        "metres"  # what models say of poses and places: metres,
+    )
+    # or how far these are from their mean in all training windows, in units of their spread
+    roles: tuple[Role, ...] = ()  # so many clients with these sensors, so many with those; without
+    # roles, suites or types everybody has the sensors that its data show
+    suites: Suites = field(default_factory=Suites)  # sensors drawn for each client
+    types: tuple[float, ...] = ()  # shares of clients with one coarse, one dense, all sensors
+    type_drop: float = 0.3  # with types: probability that a window of the last sort lacks a stream
+    dropout: Dropout = field(default_factory=Dropout)  # when sensors fall silent, in training
+    dropout_test: Dropout | None = None  # in validation and test; not given: as in training
+    test_draws: int = 1  # validation and test windows are scored under so many draws of dropout
+    trace: str = ""  # file of a saved trace to replay instead of drawing dropout
+    online: Online = field(default_factory=Online)  # who can be reached in a round
+    profiles: str = ""  # TOML file with device profiles, beside the known ones
+    public: int = -1  # whose training windows everybody has, for methods that need such; -1: of the
+    # first client with all of the fleet's sensors
+
+    def __post_init__(self) -> None:
+        self._check_models()
+        sources = [bool(self.roles), self.suites != Suites(), bool(self.types)]
+        if sum(sources) > 1:
+            raise CommunisError("roles, suites and types each say who has which sensors: give one")
+        if self.types and (len(self.types) != 3 or min(self.types) < 0 or not any(self.types)):
+            raise CommunisError("types: give three shares, such as [0.4, 0.3, 0.3]")
+        if not 0 <= self.type_drop < 1:
+            raise CommunisError(f"type_drop is a probability below 1, got {self.type_drop}")
+        if self.trace and (self.dropout.kind != "none" or self.dropout_test):
+            raise CommunisError("trace and dropout both say when sensors fall silent: give one")
+        if self.test_draws < 1:
+            raise CommunisError(f"test_draws must be at least 1, got {self.test_draws}")
+        if self.test_draws > 1 and self.trace:
+            raise CommunisError("test_draws: a saved trace is one draw; set test_draws = 1")
+
+    def _check_models(self) -> None:
+        named = (*self.models, *(role.model for role in self.roles if role.model))
+        if not self.models:
+            raise CommunisError(f"models: give at least one of {', '.join(ZOO)}")
+        if self.embedding < 0:
+            raise CommunisError(
+                f"embedding must be at least 0 (0: as the architecture says), got {self.embedding}"
+            )
+        for name in named:
+            if name not in ZOO:
+                hint = nearest(name, list(ZOO))
+                raise CommunisError(f"models: no architecture {name!r}{hint}; see {', '.join(ZOO)}")
+            if self.embedding and ZOO[name].fusion == "attention":
+                raise CommunisError(
+                    f"embedding = {self.embedding}: that of {name} follows from its features; "
+                    "set 0, or choose a model without attention"
+                )
+            if self.embedding % 2 and ZOO[name].fusion == "mean":
+                raise CommunisError(f"embedding = {self.embedding}: {name} needs an even number")
+            kind = self._architecture(name)
+            self._require_memory(name, kind)
+            kind.check()
+        if self.weights and not any(ZOO[name].pretrained for name in named):
+            raise CommunisError(f"weights: none of the models ({', '.join(named)}) needs any")
+        idle = {*changed(self.sglt, Sglt())}.difference(*(ZOO[name].follows for name in named))
+        if idle:
+            able = ", ".join(name for name, kind in ZOO.items() if idle <= {*kind.follows})
+            raise CommunisError(
+                f"sglt: {', '.join(sorted(idle))} would change nothing in {', '.join(named)}; "
+                f"leave it out, or choose a model that follows it: {able}"
+            )
+
+    def _require_memory(self, name: str, kind: Architecture) -> None:
+        """Refuses layers beyond memory, in four copies: model, gradients, what is sent and the
+        server's. A layer on tokens has twelve square matrices and its random features."""
+        width, sglt = float(kind.embedding_size), kind.sglt
+        numbers = 1024 * width + (4 * width**2 if kind.fusion == "mean" else 0)
+        if kind.follows:
+            features = sglt.features or width
+            numbers = sglt.layers * (12 * width**2 + 6 * features * width + 1000)
+            numbers += sglt.operator_rank * width
+        memory.require(
+            16 * numbers, f"models: {name}", "fleet.embedding, or layers and features in fleet.sglt"
+        )
+
+    def make(self, windows: Windows, partition: Partition, streams: Streams) -> Fleet:
+        asked = max(partition.clients, partition.per_owner)
+        if asked > len(windows):
+            raise CommunisError(
+                f"partition: {asked:,} clients, but there are {len(windows):,} windows in all: "
+                "lower partition.clients or per_owner"
+            )
+        memory.require(
+            8.0 * self.test_draws * len(windows) * len(windows.modalities),
+            f"fleet.test_draws = {self.test_draws:,}",
+            "it, or data.windows",
+        )
+        client_of = partition.clients_of(windows, streams)
+        clients = int(client_of.max()) + 1
+        if self.targets == "standard":
+            train = windows.target[(windows.split == TRAIN) & (client_of >= 0)]
+            task = standardised(windows.task, torch.from_numpy(np.asarray(train)))
+            windows = replace(windows, task=task)
+        roles = self._cast(windows, client_of, clients, streams)
+        suites = [role.suite for role in roles]
+        profiles = device.of_fleet([role.device for role in roles], self._measured())
+        if self.profiles and not profiles:
+            raise CommunisError(f"profiles = {self.profiles!r}, but no role names a device")
+        coarse = [role.detail == "coarse" for role in roles]
+        devices = [role.device for role in roles]
+        outages = self._outages(windows, client_of, suites, roles, streams)
+        fleet = Fleet(
+            windows,
+            suites,
+            client_of=client_of,
+            streams=streams,
+            normalise=self.normalise,
+            coarse=coarse if any(coarse) else (),
+            devices=devices if any(devices) else (),
+            profiles=profiles,
+            outages=outages[0] if outages else None,
+            redraws=outages[1:],
+            online=self.online,
+            public=self.public,
+        )
+        own = [role.model for role in roles]
+        sized = self.deal == "size" and len(set(self.models)) > 1 and not all(own)
+        return replace(fleet, models=self._models(fleet, own), dealt_by_size=sized)
+
+    def brought(self) -> dict[str, Any]:
+        """What comes from other files, by content; see brought.py."""
+        played = [role for role in self.roles if role.count]
+        names = {role.model or own for role in played for own in self.models} or {*self.models}
+        devices = [role.device for role in played]
+        return brought(devices, self._measured(), [self._kind(name) for name in sorted(names)])
+
+    def _measured(self) -> Mapping[str, device.DeviceProfile]:
+        return device.load(Path(self.profiles)) if self.profiles else {}
+
+    def _kind(self, name: str) -> str | Architecture:
+        """The name alone if nothing is changed."""
+        kind = self._architecture(name)
+        return name if kind == ZOO[name] else kind
+
+    def _architecture(self, name: str) -> Architecture:
+        changes: dict[str, Any] = {"weights": self.weights} if ZOO[name].pretrained else {}
+        changes |= {"embedding": self.embedding} if self.embedding else {}
+        return architecture(name, **changes).tuned(changed(self.sglt, Sglt()))
+
+    def _cast(
+        self, windows: Windows, client_of: Array, clients: int, streams: Streams
+    ) -> list[Role]:
+        modalities = windows.modalities
+        if self.suites != Suites():
+            drawn = self.suites.draw(clients, modalities, streams)
+            unowned = [m for m in modalities if not any(m in suite for suite in drawn)]
+            if unowned:
+                log.warning("no client drew %s: nobody senses it", ", ".join(unowned))
+            return [Role(suite, 1) for suite in drawn]
+        roles = self.roles
+        if not roles and not self.types:
+            return [Role(suite, 1) for suite in natural_suites(windows, client_of, clients)]
+        if self.types:
+            first, second, third = self.types
+            roles = client_types(modalities, clients, (first, second, third), self.type_drop)
+        return cast(roles, clients, modalities, streams)
+
+    def _models(self, fleet: Fleet, own: Sequence[str]) -> list[str | Architecture]:
+        """The model of every client, or one for all. own: those of roles, which go before what is
+        dealt."""
+        if len(self.models) == 1 and not any(own):
+            return [self._kind(self.models[0])]
+        if len(self.models) == 1 or self.deal == "seed":
+            order = fleet.streams.generator("models").permutation(len(fleet))
+            dealt = {client: self.models[i % len(self.models)] for client, i in enumerate(order)}
+        elif self.deal == "size":
+            dealt = self._shares(own, fleet.counts[0])
+        elif fleet.profiles:
+            dealt = self._shares(own, [fleet.profiles[name].flops for name in fleet.devices])
+        else:
+            raise CommunisError(
+                'deal = "device", but no client has a device: give every role of [[fleet.roles]] '
+                'one, or choose deal = "size" or "seed"'
+            )
+        return [self._kind(name or dealt[client]) for client, name in enumerate(own)]
+
+    def _shares(self, own: Sequence[str], key: Sequence[float] | Array) -> dict[int, str]:
+        """Clients without a model of their own in the order of `key`, then of their numbers, in as
+        many shares as there are models; if these cannot be equal, the first are larger by one."""
+        order = sorted((i for i, name in enumerate(own) if not name), key=lambda i: key[i])
+        shares = zip(self.models, np.array_split(order, len(self.models)), strict=True)
+        return {int(client): name for name, share in shares for client in share}
+
+    def _outages(
+        self,
+        windows: Windows,
+        client_of: Array,
+        suites: Sequence[tuple[Modality, ...]],
+        roles: Sequence[Role],
+        streams: Streams,
+    ) -> list[Outages]:
+        """What drops out of the windows, and further draws of it for validation and test; empty if
+        nothing does."""
+        test = self.dropout if self.dropout_test is None else self.dropout_test
+        drop = [role.drop for role in roles]
+        drawn = self.dropout.kind != "none" or test.kind != "none"
+        if not drawn and not self.trace and not any(drop):
+            if self.test_draws > 1:
+                raise CommunisError(
+                    f"test_draws = {self.test_draws}, but nothing is drawn: set [fleet.dropout], "
+                    "or leave it out"
+                )
+            return []
+        if self.test_draws > 1 and test.kind == "none" and not any(drop):
+            raise CommunisError(
+                f"test_draws = {self.test_draws}, but nothing drops out of validation and test "
+                "windows: set [fleet.dropout_test], or leave it out"
+            )
+        place = timeline.timeline(windows, client_of)
+        seconds = timeline.durations(windows, client_of, place, len(suites))
+        dropping = drop if any(drop) else ()
+        if self.trace:
+            trace = Trace.load(Path(self.trace))
+            self._check(trace, windows, seconds)
+            return [Outages(place, trace, dropping)]
+        if not drawn:
+            return [Outages(place, None, dropping, number) for number in range(self.test_draws)]
+        single = [m for m in windows.modalities if windows.kinds.get(m, "series") not in IN_TIME]
+        rates = {
+            m: (1 if m in single else windows.inputs[m].shape[-1]) / windows.seconds
+            for m in windows.modalities
+        }
+        apart = timeline.spacing(windows, client_of, place)
+        found = []
+        for number in range(self.test_draws):
+            phases = (Dropout() if number else self.dropout, test, test)
+            trace = draw(phases, suites, seconds, rates, streams, apart, single, number)
+            found.append(Outages(place, trace, dropping, number))
+        return found
+
+    def _check(self, trace: Trace, windows: Windows, seconds: Array) -> None:
+        if len(trace.seconds) != len(seconds) or trace.modalities != windows.modalities:
+            raise CommunisError(
+                f"trace {self.trace} is of {len(trace.seconds)} clients with "
+                f"{', '.join(trace.modalities)}; this fleet has {len(seconds)} with "
+                f"{', '.join(windows.modalities)}"
+            )
+        if not np.allclose(trace.seconds, seconds):
+            raise CommunisError(
+                f"trace {self.trace} is of timelines of {trace.seconds.sum():.0f} s in all, this "
+                f"fleet's last {seconds.sum():.0f} s: it was drawn for other windows or splits"
+            )
+
+
+def natural_suites(windows: Windows, client_of: Array, clients: int) -> list[tuple[Modality, ...]]:
+    """The sensors that the data themselves show of every client: those that any of its windows
+    has. A client without windows has all."""
+    used = client_of >= 0
+    owned = np.ones((clients, len(windows.modalities)), bool)
+    for i, m in enumerate(windows.modalities):
+        if m in windows.present:
+            seen = np.bincount(client_of[used & windows.present[m]], minlength=clients)
+            owned[:, i] = seen > 0
+    owned[~owned.any(1)] = True
+    return [
+        tuple(m for m, own in zip(windows.modalities, row, strict=True) if own) for row in owned
+    ]

@@ -1,1 +1,0 @@
-"""Scores of predictions, and their summary over clients and seeds."""

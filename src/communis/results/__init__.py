@@ -1,0 +1,1 @@
+"""What came out: finished runs, comparisons, verdicts, reports, attacks."""

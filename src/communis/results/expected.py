@@ -1,0 +1,175 @@
+"""What the files of a run's folder must hold for anybody to reckon with it.
+
+A folder may be damaged, edited by hand or of a newer version. What is read from it is compared with
+what this version writes, so that the rest of communis can rely on it. A refusal names the file.
+Keys that are not there are an older version's; keys that are not known are passed over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from communis.core.errors import CommunisError, readable
+from communis.core.selection import Select
+from communis.core.settings import SchemaError, fitted, refuse_strange, shown
+from communis.exchange.messages import RoundRecord
+
+Table = dict[str, Any]
+CONFIG: Table = {
+    "name": str,
+    "seed": int,
+    "variant": str,
+    "metric": str,
+    "select": Select,
+    "cell": Table,
+    "levels": dict[str, tuple[Any, ...]],
+    **dict.fromkeys(("data", "partition", "fleet", "clock", "method", "topology"), Table),
+    **dict.fromkeys(("attack", "robust", "privacy", "run"), Table),
+}
+FLEET: Table = {
+    "labels": tuple[str, ...],
+    "notes": tuple[str, ...],
+    "pooled": bool,
+    "brought": Table,
+    "attackers": tuple[int, ...],
+    "clients": tuple[Table, ...],
+    "topology": Table,
+}
+CLIENT: Table = {
+    "id": int,
+    "sensors": tuple[str, ...],
+    "windows": int,
+    "windows_by_sensor": dict[str, int],
+    "model": str,
+    "parameters": float,
+    "private": float,
+    "device": str,
+    "detail": str,
+}
+TOPOLOGY: Table = {
+    "kind": str,
+    "edges": tuple[tuple[int, int], ...],
+    "changes": bool,
+    "loss": float,
+    "link": str,
+    "parts": tuple[tuple[int, ...], ...],
+}
+ACCOUNT: Table = {
+    "mode": str,
+    "settings": Table,
+    "clients": int,
+    "mu": float | None,
+    "z": float | None,
+    "ended": int,
+    "tensors": tuple[Table, ...],
+    "leaks": tuple[str, ...],
+}
+SETTINGS: Table = {
+    "delta": float,
+    "epsilon": float,
+    "noise": float,
+    "kappa": float,
+    "spend": str,
+    "accountant": str,
+}
+PART: Table = {
+    "field": str,
+    "part": str,
+    "tensors": int,
+    "numbers": int,
+    "covered": bool,
+    "why": str,
+}
+LOWEST = -2  # the server is -1, all neighbours of a node -2
+CLIENTS = ("client", "sender", "receiver", "one", "other")  # columns with numbers of clients
+CLOCK = ("compute", "down", "up", "idle", "joules")  # seconds and joules
+LATEST = 2**31  # rounds come before
+
+
+def json_in(path: Path) -> Any:
+    """What a JSON file holds."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        what = readable(f"{type(error).__name__}: {error}")
+        raise CommunisError(
+            f"{path}: cannot be read ({what}); put back a copy, or run it again"
+        ) from None
+
+
+def check(path: Path, found: Any, kinds: Table, where: str = "", all: bool = False) -> None:
+    """Refuses a table that holds other kinds of values under these keys. all: or lacks one."""
+    try:
+        fitted(Table, found, where or "the file")
+        refuse_strange(found)
+        for key, kind in kinds.items():
+            if all or key in found:
+                fitted(kind, found.get(key), f"{where}.{key}".lstrip("."))
+    except SchemaError as error:
+        raise _not_as_written(path, str(error)) from None
+
+
+def check_fleet(path: Path, found: Any) -> None:
+    """Refuses a description of a fleet whose clients are not numbered from 0, or whose attackers
+    and edges are of others."""
+    check(path, found, FLEET)
+    lacking = [key for key in ("labels", "clients", "pooled") if found.get(key) is None]
+    if lacking:
+        raise _not_as_written(path, f"it lacks {', '.join(lacking)}")
+    clients = found["clients"]
+    for number, client in enumerate(clients):
+        check(path, client, CLIENT, f"clients[{number}]")
+        if client.get("id", number) != number:
+            raise _not_as_written(path, f"client {number} is called {shown(client['id'])}")
+    topology = found.get("topology") or {}
+    check(path, topology, TOPOLOGY, "topology")
+    together = (*(topology.get("edges") or ()), *(topology.get("parts") or ()))
+    named = [*(found.get("attackers") or ()), *(client for group in together for client in group)]
+    unknown = [client for client in named if clients and not 0 <= client < len(clients)]
+    if unknown:
+        raise _not_as_written(path, f"there is no client {unknown[0]}")
+
+
+def check_record(path: Path, record: RoundRecord) -> None:
+    """Refuses a record with something else than numbers in it."""
+    whole = [record.round, record.bytes_down, record.bytes_up, record.bytes_framing]
+    whole += [*record.cohort, *(client for client, _ in record.refused)]
+    numbers = [record.loss, record.seconds, record.seconds_evaluation, record.seconds_aggregation]
+    numbers += [record.virtual_seconds, record.virtual_joules]
+    numbers += [record.consensus_distance, record.attack_distance, *record.scores.values()]
+    for count in whole:
+        if type(count) is not int or not -1 <= count < 2**63:
+            raise _not_as_written(path, f"{shown(count)} is no number of bytes, rounds or clients")
+    for value in numbers:
+        if type(value) not in (int, float) or abs(value) > 1e300:
+            raise _not_as_written(path, f"{shown(value)} is no number")
+    for text in (*(why for _, why in record.refused), *record.scores):
+        if not isinstance(text, str) or readable(text, len(text)) != text:
+            raise _not_as_written(path, f"{shown(text)} is no reason or score")
+
+
+def check_rows(path: Path, table: pd.DataFrame, clients: Sequence[Mapping[str, Any]]) -> None:
+    """Refuses rows of rounds and clients that there cannot be. path: the tables' folder."""
+    most = len(clients) or LATEST
+    bounds = {"round": (1, LATEST), "class": (-1, LATEST), "support": (0, np.inf)}
+    bounds |= {"payload": (0, np.inf), "framing": (0, np.inf)}
+    bounds |= dict.fromkeys(CLIENTS, (LOWEST, most))
+    bounds |= dict.fromkeys(CLOCK, (0, np.inf))
+    for name, (least, limit) in bounds.items():
+        if name in table and len(table):
+            low, high = table[name].min(skipna=False), table[name].max(skipna=False)
+            if not (least <= low and high < limit):
+                wrong = low if not least <= low else high
+                raise _not_as_written(path, f"it has {name} {wrong}")
+
+
+def _not_as_written(path: Path, why: str) -> CommunisError:
+    return CommunisError(
+        f"{path}: not as this version writes it ({readable(why)}); put back a copy, or run it again"
+    )

@@ -1,0 +1,169 @@
+"""What was trained: which groups of parameters, by whom and when, and how far clients differ."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from communis.core.groups import modality_of_group
+from communis.core.markup import stacked
+from communis.results.compare import grouped
+from communis.results.finished import Finished
+from communis.results.report.html import (
+    charts,
+    details,
+    heading,
+    legend,
+    note,
+    shaded,
+    table,
+    unfolded,
+)
+from communis.results.report.svg import Curve, band, colour, curves
+from communis.results.report.wording import sized
+
+COLUMNS = 12  # of a map, at most; more rounds share a column
+ABOUT = (
+    "The share of the clients of a round that trained a group of parameters, of those that own its "
+    "sensor (or, for what serves all sensors, of all); means over rounds and seeds."
+)
+APART = (
+    "How far what clients sent of a group lies from their mean (squared distance, mean over those "
+    "who trained it), on a scale of powers of ten; large groups differ more for their size alone. "
+    "Smoothed as the method does where it says so itself, else as measured in evaluated rounds."
+)
+
+
+def section(runs: Sequence[Finished]) -> Markup:
+    """The runs are those of one cell. Empty where everybody trained everything and nobody noted how
+    far clients differ."""
+    maps, shades = dict[str, Markup](), dict[str, str]()
+    everything, drawn = [], []
+    for name, group in grouped(runs).items():
+        logs = [run.log for run in group]
+        found = trained(group, logs)
+        if len(found) and found["share"].min() < 1:
+            shares = shaded(over_rounds(found), "group \\ rounds", (0, 1), ".0%")
+            maps[name] = shares + details("client by client", _clients(group, logs))
+        elif len(found):
+            everything.append(name)
+        if lines := _divergence(logs, shades):
+            drawn.append(curves(lines, name, "round", "divergence", whole=True, powers=True))
+    parts = [heading("What was trained"), note(ABOUT), unfolded(maps)] if maps else []
+    if maps and everything:
+        said = f"With {', '.join(everything)} every owner trained every group in every round."
+        parts.append(note(said))
+    if drawn:
+        parts += [heading("How far clients differ"), note(APART), legend(shades)]
+        parts.append(charts(*drawn))
+    return stacked(*parts)
+
+
+def trained(group: Sequence[Finished], logs: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Columns round, group, share: of the owners in the cohort, how many trained the group. Who
+    ever trained a group counts as an owner: some methods give everybody all branches."""
+    parts = [pd.DataFrame(columns=["round", "group", "share"])]
+    for run, log in zip(group, logs, strict=True):
+        did = noted(log, "trained/")
+        did = did[did["value"] > 0]
+        if did.empty:
+            continue
+        names = list(dict.fromkeys(did["name"]))
+        ever = set(zip(did["client"], did["name"], strict=True))
+        clients = sorted({client for record in run.records for client in record.cohort})
+        there = [[client in record.cohort for client in clients] for record in run.records]
+        owned = [
+            [(c, g) in ever or modality_of_group(g) in ("", *run.sensors.get(c, ())) for g in names]
+            for c in clients
+        ]
+        owners = np.array(there, float) @ np.array(owned, float)  # rounds x groups
+        rounds = pd.Index([record.round for record in run.records], name="round")
+        counts = did.groupby(["round", "name"])["client"].nunique().unstack(fill_value=0)
+        counts = counts.reindex(index=rounds, columns=pd.Index(names, name="group"), fill_value=0)
+        share = counts.div(np.where(owners > 0, owners, np.nan))
+        long = share.reset_index().melt("round", var_name="group", value_name="share")
+        parts.append(long.dropna())
+    return pd.concat(parts[1:] or parts, ignore_index=True)
+
+
+def noted(log: pd.DataFrame, prefix: str) -> pd.DataFrame:
+    """What was noted under names with this prefix, without it."""
+    found = log[log["name"].str.startswith(prefix)]
+    return found.assign(name=found["name"].str.removeprefix(prefix))
+
+
+def over_rounds(found: pd.DataFrame) -> pd.DataFrame:
+    """Groups x rounds, or stretches of rounds."""
+    rounds = sorted(found["round"].unique())
+    size = -(-len(rounds) // COLUMNS)
+    stretches = [rounds[i : i + size] for i in range(0, len(rounds), size)]
+    names = {r: _span(stretch) for stretch in stretches for r in stretch}
+    wide = found.assign(rounds=found["round"].map(names)).pivot_table(
+        index="group", columns="rounds", values="share", sort=False
+    )
+    order = in_order(found["group"].unique())
+    return wide.reindex(index=order, columns=list(dict.fromkeys(names.values())))
+
+
+def in_order(groups: Iterable[str]) -> list[str]:
+    """The blocks of the fusion, its other parts, encoders, then the rest; layers by number."""
+    parts = ("fusion.blocks.", "fusion.", "encoders.", "")
+
+    def place(group: str) -> tuple[int, list[tuple[bool, int, str]]]:
+        words = re.split(r"(\d+)", group)
+        numbered = [(word.isdigit(), int(word) if word.isdigit() else 0, word) for word in words]
+        return next(i for i, part in enumerate(parts) if group.startswith(part)), numbered
+
+    return sorted(groups, key=place)
+
+
+def _span(rounds: Sequence[int]) -> str:
+    first, last = int(rounds[0]), int(rounds[-1])
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _clients(group: Sequence[Finished], logs: Sequence[pd.DataFrame]) -> Markup:
+    """How many groups a client trained, and how many it had time for."""
+    lines = [
+        [f"{row['client']}: {row['kind']}", sized(row["groups"]), sized(row["budget"])]
+        for row in per_client(group, logs).reset_index().to_dict("records")
+    ]
+    return table(["client", "groups trained\nin a round", "budget"], lines)
+
+
+def per_client(group: Sequence[Finished], logs: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """By client and what it is: groups that it trained per round, and its budget; means over rounds
+    and seeds. Roles are drawn by seed, so a client can be several things."""
+    parts = []
+    for run, log in zip(group, logs, strict=True):
+        did = noted(log, "trained/")
+        counts = did[did["value"] > 0].groupby(["client", "round"]).size().groupby("client").mean()
+        budgets = noted(log, "budget/").groupby("name")["value"].mean()
+        budgets.index = budgets.index.astype(int)
+        part = pd.DataFrame({"groups": counts, "budget": budgets.reindex(counts.index)})
+        parts.append(part.assign(kind=[run.kinds.get(c, "") for c in part.index]))
+    found = pd.concat(parts).rename_axis("client").reset_index()
+    return found.groupby(["client", "kind"])[["groups", "budget"]].mean()
+
+
+def _divergence(logs: Sequence[pd.DataFrame], shades: dict[str, str]) -> list[Curve]:
+    """A line for every group; shades: the colours of groups, to which new ones are added."""
+    found = [noted(log, "divergence/") for log in logs]
+    if not all(map(len, found)):
+        found = [noted(log, "spread/") for log in logs]
+    if not all(map(len, found)):
+        return []
+    tables = [t.pivot(index="round", columns="name", values="value") for t in found]
+    lines = []
+    for name in in_order(found[0]["name"].unique()):
+        shade = shades.setdefault(name, colour(len(shades)))
+        own = [t[name] for t in tables if name in t]
+        joint = pd.concat(own, axis=1, join="inner")
+        with np.errstate(divide="ignore"):
+            powers = np.log10(joint.to_numpy())
+        lines.append(band(name, shade, joint.index.tolist(), powers.T.tolist()))
+    return lines

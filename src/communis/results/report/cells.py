@@ -1,0 +1,104 @@
+"""The cells of an experiment's grid side by side: methods x cells, and every method as a map."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+from markupsafe import Markup
+
+from communis.core.markup import EMPTY, Content, element
+from communis.core.selection import Select
+from communis.results.cells import Line, lines, mark
+from communis.results.compare import LEADING, cells, estimate, grouped, metrics
+from communis.results.estimate import better
+from communis.results.finished import Finished
+from communis.results.report.comparison import selections
+from communis.results.report.html import figure, heading, note, row, shaded, table
+from communis.results.report.wording import JOINT, counts, how_to_read, number, plain
+
+CALIBRATION = ("nll", "brier", "ece")
+
+
+def sections(runs: Sequence[Finished], metric: str, select: Select) -> list[Markup]:
+    found, label = lines(runs, metric, select), plain(metric)
+    return [
+        heading(f"Test {label} of every method in every cell"),
+        _grid(found, list(cells(runs)), metric),
+        selections("average of", found),
+        note(how_to_read(runs, found, metric, select)),
+        heading(f"Test {label} as maps"),
+        note("One map per method, all with the same shades: the darker, the higher."),
+        _maps(found, runs, metric),
+        _others(found, runs, metric, select),
+    ]
+
+
+def _grid(found: Sequence[Line], places: Sequence[str], metric: str) -> Markup:
+    def cell(line: Line, place: str) -> Content:
+        if place not in line.cells:
+            return "-"
+        one = line.cells[place]
+        return _bold(number(one.scores[metric]), mark(one.verdict))
+
+    heads = ["method", *(place.replace(", ", "\n") for place in places), "average"]
+    body = [
+        [
+            line.method,
+            *(cell(line, place) for place in places),
+            _bold(number(line.average), mark(line.verdict)),
+        ]
+        for line in found
+    ]
+    return table(heads, body)
+
+
+def _others(found: Sequence[Line], runs: Sequence[Finished], metric: str, select: Select) -> Markup:
+    """Averages over cells of the other scores; empty where there are none."""
+    groups, places, there = grouped(runs), cells(runs), metrics(runs)
+    shown = [name for name in (*LEADING, *CALIBRATION) if name in there and name != metric]
+    if not shown:
+        return EMPTY
+    body = [
+        [
+            line.method,
+            *(number(estimate(groups[line.method], m, select, places, by=metric)) for m in shown),
+        ]
+        for line in found
+    ]
+    about = (
+        f"In {counts(select, metric)}; averaged over cells seed by seed, then mean ± standard "
+        "deviation over seeds."
+    )
+    if lower := [plain(name) for name in shown if better(name) < 0]:
+        about += f" The lower, the better: {', '.join(lower)}."
+    return heading("Other scores") + note(about) + table(["method", *map(plain, shown)], body)
+
+
+def _bold(text: str, sign: str) -> Content:
+    signed = f"{text}{JOINT}{sign or JOINT}"
+    return element("b", signed) if sign == "*" else signed
+
+
+def _maps(found: Sequence[Line], runs: Sequence[Finished], metric: str) -> Markup:
+    """Rows are the levels of the first axis, columns those of the others."""
+    where = {place: _corner(group[0]) for place, group in cells(runs).items()}
+    down = list(dict.fromkeys(first for first, _ in where.values()))
+    across = list(dict.fromkeys(column for _, column in where.values()))
+    means = [one.scores[metric].mean for line in found for one in line.cells.values()]
+    span = float(pd.Series(means).min()), float(pd.Series(means).max())
+    axes = list(runs[0].cell)
+    corner = " \\ ".join([axes[0], ", ".join(axes[1:])]) if len(axes) > 1 else ", ".join(axes)
+    parts = []
+    for line in found:
+        values = pd.DataFrame(index=down, columns=across, dtype=float)
+        for place, one in line.cells.items():
+            values.loc[where[place]] = one.scores[metric].mean
+        parts.append(figure(line.method, shaded(values, corner, span)))
+    return row(*parts)
+
+
+def _corner(run: Finished) -> tuple[str, str]:
+    """Row and column of a cell in a map; with one axis there is one row."""
+    first, *rest = run.cell.values() or [""]
+    return (first, ", ".join(rest)) if rest else ("", first)

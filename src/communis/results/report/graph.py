@@ -1,0 +1,272 @@
+"""Who hears whom: the graphs that runs were on, what their edges carried, and how far the nodes'
+aggregates lie apart."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from communis.core.arrays import Array
+from communis.core.contract import SERVER
+from communis.core.errors import CommunisError
+from communis.core.markup import EMPTY, element, stacked
+from communis.exchange.topology import NEIGHBOURS
+from communis.results.compare import cells, grouped
+from communis.results.finished import Finished
+from communis.results.report.html import charts, details, heading, legend, note, table
+from communis.results.report.layout import degrees, hops, layout
+from communis.results.report.round_curves import courses
+from communis.results.report.svg import PALETTE, WIDTH, Axes, bars, picture
+from communis.results.report.wording import attackers, kilobytes
+
+NODES = 30  # drawn at most
+DEGREES = 12  # bars of a distribution of degrees, at most
+RADIUS, NODE, MARGIN, TOP = 165.0, 12.0, 24.0, 34.0  # pixels
+WIDE = 1.5  # radii that a picture may reach to the side
+BEND = 0.2  # of the way to the middle of a circle
+RED = "#dc2626"
+SHADES = tuple(shade for shade in PALETTE if shade != RED)
+ABOUT = "Nodes are clients, coloured by what they sense; messages pass both ways along edges."
+WIDTHS = " A wide edge carried more bytes over the run than a thin one."
+RINGS = " A red ring marks an attacker; of runs on the same graph the one with most is drawn."
+LATER = " Of a graph that changes the first is drawn; pale edges came later."
+CONSENSUS = (
+    "The root mean square distance of the nodes' aggregates from their mean: 0 where all agree. It "
+    "falls as long as neighbours draw together faster than training takes them apart."
+)
+
+
+def section(runs: Sequence[Finished], shades: Mapping[str, str]) -> Markup:
+    """Empty where all runs have a server in the middle. The first seed is shown, of others what
+    looks different. Of a single cell also curves."""
+    there = [run for run in runs if topology(run)]
+    if not there:
+        return EMPTY
+    colours = _colours(there)
+    parts = [heading("Who hears whom"), note(_about(runs, there)), legend(colours)]
+    shown = set[str]()
+    for seed in sorted({run.seed for run in there}):
+        groups = _alike([run for run in there if run.seed == seed])
+        fresh = [group for group in groups if _look(group[0]) not in shown]
+        if fresh:
+            block = _pictures(fresh, colours) + _facts(fresh)
+            parts.append(details(f"seed {seed}", block) if shown else block)
+        shown |= {_look(group[0]) for group in fresh}
+    return stacked(*parts, consensus(there, shades) if len(cells(runs)) == 1 else EMPTY)
+
+
+def consensus(runs: Sequence[Finished], shades: Mapping[str, str]) -> Markup:
+    """The runs are those of one cell. Empty where there are no nodes that could agree."""
+    drawn = courses(runs, "consensus_distance", "Distance of the nodes from their mean", shades)
+    return heading("Do the nodes agree?") + note(CONSENSUS) + drawn if drawn else EMPTY
+
+
+def topology(run: Finished) -> Mapping[str, Any]:
+    """The graph as it was written down; empty for a star and in old folders."""
+    found: Mapping[str, Any] = run.fleet.get("topology", {})
+    if found.get("kind", "star") in ("star", "apart"):
+        return {}
+    if "edges" not in found:
+        raise CommunisError(
+            f"{run.path / 'fleet.json'}: its topology has no edges, though it is of kind "
+            f"{found['kind']!r}; put back a copy of the file"
+        )
+    return found
+
+
+def _about(runs: Sequence[Finished], there: Sequence[Finished]) -> str:
+    text = ABOUT + WIDTHS + RINGS * any(map(attackers, there))
+    text += LATER * any(topology(run).get("changes") for run in there)
+    stars = sorted({run.method for run in runs} - {run.method for run in there})
+    return f"{text} Without a graph: {', '.join(stars)}." if stars else text
+
+
+def _colours(runs: Sequence[Finished]) -> dict[str, str]:
+    found = {_suite(run, client) for run in runs for client in range(len(run.clients))}
+    order = sorted(found, key=lambda suite: (suite.count("+"), suite))
+    return {suite: SHADES[i % len(SHADES)] for i, suite in enumerate(order)}
+
+
+def _suite(run: Finished, client: int) -> str:
+    return "+".join(run.sensors.get(client, ())) or "not described"
+
+
+def _alike(runs: Sequence[Finished]) -> list[list[Finished]]:
+    """The runs on every graph, those with most attackers first."""
+    found: dict[str, list[Finished]] = {}
+    for run in runs:
+        found.setdefault(json.dumps(topology(run), sort_keys=True), []).append(run)
+    return [sorted(group, key=lambda run: -len(attackers(run))) for group in found.values()]
+
+
+def _look(run: Finished) -> str:
+    """All that tells one picture from another."""
+    return json.dumps([topology(run), sorted(run.sensors.items()), attackers(run)], sort_keys=True)
+
+
+def _names(groups: Sequence[Sequence[Finished]]) -> list[str]:
+    """By kind; where that is not enough, with the cell or method."""
+    kinds = [str(g[0].config.get("topology", {}).get("kind", "graph")) for g in groups]
+    names = [
+        f"{kind.replace('_', ' ')}, {len(g[0].clients)} clients"
+        for kind, g in zip(kinds, groups, strict=True)
+    ]
+    if len(set(names)) == len(names):
+        return names
+    return [f"{name}, {g[0].place or g[0].method}" for name, g in zip(names, groups, strict=True)]
+
+
+def _facts(groups: Sequence[Sequence[Finished]]) -> Markup:
+    lines = []
+    for name, group in zip(_names(groups), groups, strict=True):
+        about, n = topology(group[0]), len(group[0].clients)
+        degree, steps = degrees(about["edges"], n), hops(about["edges"], n)
+        parts = sorted(map(len, about.get("parts", ())), reverse=True)
+        sent = {method: _per_round(runs[0]) for method, runs in grouped(group).items()}
+        per = "broadcast" if about.get("link") == "broadcast" else "edge"
+        lines.append(
+            [
+                *(name, str(len(about["edges"])), _span(degree.min(), degree.max())),
+                f"{steps.max(initial=0):.0f}" if np.isfinite(steps).all() else "-",
+                f"{len(parts)} ({', '.join(map(str, parts))})" if len(parts) > 1 else "1",
+                *("yes" if about.get("changes") else "no", f"{about.get('loss', 0):.0%}"),
+                str(about.get("link", "")),
+                "\n".join(f"{m} {kilobytes(count)} per {per}" for m, count in sent.items()),
+            ]
+        )
+    heads = [
+        "graph",
+        "edges",
+        "neighbours",
+        "diameter",
+        "parts",
+        "changes",
+        "messages\nlost",
+        "link",
+    ]
+    return table([*heads, "KB per round"], lines, text=(0, 5, 7, 8))
+
+
+def _span(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def carried(run: Finished) -> pd.DataFrame:
+    """What clients sent each other: round, both ends of the edge, the lower one first, and payload.
+    Of a broadcast the lower end is NEIGHBOURS."""
+    t = run.rows("links")
+    t = t[(t["sender"] != SERVER) & (t["receiver"] != SERVER)]
+    ends = np.sort(t[["sender", "receiver"]].to_numpy(), axis=1)
+    return pd.DataFrame({"round": t["round"], "low": ends[:, 0], "high": ends[:, 1],
+                         "payload": t["payload"]})  # fmt: skip
+
+
+def _per_round(run: Finished) -> float:
+    """Bytes over an edge in both directions, or of a broadcast, in a round in which it was used."""
+    found = carried(run).groupby(["round", "low", "high"])["payload"].sum()
+    return float(found.mean()) if len(found) else 0.0
+
+
+def _by_edge(run: Finished) -> dict[tuple[int, int], float]:
+    """Bytes over the whole run; nothing where clients broadcast."""
+    t = carried(run)
+    total = t[t["low"] != NEIGHBOURS].groupby(["low", "high"], as_index=False)["payload"].sum()
+    columns = (total[name].tolist() for name in ("low", "high", "payload"))
+    return {(a, b): float(count) for a, b, count in zip(*columns, strict=True)}
+
+
+def _pictures(groups: Sequence[Sequence[Finished]], colours: Mapping[str, str]) -> Markup:
+    drawn = [
+        (_picture if len(g[0].clients) <= NODES else _distribution)(g[0], name, colours)
+        for name, g in zip(_names(groups), groups, strict=True)
+    ]
+    return charts(*drawn)
+
+
+def _distribution(run: Finished, name: str, colours: Mapping[str, str]) -> Markup:
+    """In place of a graph that is too large to draw: how many neighbours clients have."""
+    degree = degrees(topology(run)["edges"], len(run.clients))
+    low, high = int(degree.min()), int(degree.max())
+    size = -(-(high - low + 1) // DEGREES)
+    stretches = [(a, min(a + size - 1, high)) for a in range(low, high + 1, size)]
+    rows = {
+        f"{_span(*s)} neighbours": {"clients": float(((degree >= s[0]) & (degree <= s[1])).sum())}
+        for s in stretches
+    }
+    longest = max(row["clients"] for row in rows.values())
+    drawn = bars(rows, {"clients": SHADES[0]}, name, "clients", longest)
+    return element("div", drawn, note(f"Graphs of more than {NODES} clients are not drawn."))
+
+
+def _picture(run: Finished, name: str, colours: Mapping[str, str]) -> Markup:
+    first = sorted((min(edge), max(edge)) for edge in topology(run)["edges"])
+    spots, circle = layout(first, len(run.clients), WIDE)
+    side = 2 * RADIUS * math.sin(math.pi / len(spots))  # of the polygon in a circle
+    spots = spots * RADIUS + [WIDTH / 2, TOP + MARGIN - spots[:, 1].min() * RADIUS]
+    sent = _by_edge(run)
+    later = sorted(set(sent) - set(first))  # edges of a graph that changes
+    about = ", ".join(filter(None, [run.method, run.place, f"seed {run.seed}"]))
+    parts = [
+        element("text", name, x=16, y=18, class_="title"),
+        element("text", about, x=WIDTH - 16, y=18, text_anchor="end"),
+    ]
+    for edge in [*later, *first]:
+        a, b = edge
+        text = f"{a} - {b}" + (f": {kilobytes(sent[edge])} KB" if edge in sent else "")
+        parts.append(
+            element(
+                "path",
+                element("title", text),
+                d=_line(spots[a], spots[b], side if circle else math.inf),
+                fill="none",
+                stroke="#94a3b8",
+                stroke_width=f"{_width(sent, edge, len(first)):.1f}",
+                opacity=".3" if edge in later else None,
+            )
+        )
+    for client, (x, y) in enumerate(spots):
+        parts += _node(run, client, (x, y), colours)
+    height = float(spots[:, 1].max()) + MARGIN
+    return picture(name, parts, Axes((0, 1), (0, 1), WIDTH, round(height)))
+
+
+def _node(
+    run: Finished, client: int, place: tuple[float, float], colours: Mapping[str, str]
+) -> list[Markup]:
+    """A client in its colour; an attacker with a ring around it."""
+    suite, attacks = _suite(run, client), client in attackers(run)
+    x, y = f"{place[0]:.1f}", f"{place[1]:.1f}"
+    name = element("title", f"client {client}: {suite}{', attacks' * attacks}")
+    number = element(
+        "text", str(client), x=x, y=f"{place[1] + 4:.1f}", text_anchor="middle", style="fill:#fff"
+    )
+    parts = [element("circle", name, cx=x, cy=y, r=NODE, fill=colours[suite]), number]
+    if attacks:
+        ring = element("circle", cx=x, cy=y, r=NODE + 4, fill="none", stroke=RED, stroke_width=3)
+        parts.append(ring)
+    return parts
+
+
+def _line(a: Array, b: Array, straight: float) -> str:
+    """From a to b. What is longer than `straight` is a chord of a circle and bends towards its
+    middle, so that it does not pass behind the nodes between."""
+    middle = (a + b) / 2
+    if np.hypot(*(b - a)) > 1.01 * straight:
+        middle = middle + BEND * (np.array([WIDTH / 2, TOP + MARGIN + RADIUS]) - middle)
+    (x0, y0), (x, y), (x1, y1) = a, middle, b
+    return f"M{x0:.1f},{y0:.1f} Q{x:.1f},{y:.1f} {x1:.1f},{y1:.1f}"
+
+
+def _width(sent: Mapping[tuple[int, int], float], edge: tuple[int, int], edges: int) -> float:
+    """The thicker, the more it carried, and the fewer there are; all alike where they carried the
+    same or nobody knows."""
+    thickest = min(4.0, max(1.0, 200 / max(edges, 1)))
+    if not sent or min(sent.values()) == max(sent.values()):
+        return 0.4 * thickest
+    return thickest * (0.2 + 0.8 * sent.get(edge, 0.0) / max(sent.values()))

@@ -1,0 +1,73 @@
+"""What becomes of class vectors in a common latent space: do they meet, do they collapse, and does
+it matter to the networks behind them?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+from markupsafe import Markup
+
+from communis.core.markup import EMPTY, element, stacked
+from communis.results.compare import grouped
+from communis.results.finished import Finished
+from communis.results.report.html import charts, heading, legend, note
+from communis.results.report.round_curves import by_round
+from communis.results.report.wording import attackers
+
+ABOUT = (
+    "Means over the clients that do not attack, from what they noted themselves; bands reach from "
+    "the lowest seed to the highest."
+)
+CHARTS = {  # by the name in the log: title, label, how to read it
+    "latent/distance": (
+        "Distance to the target",
+        "distance",
+        "How far a client's class vectors lie from their targets when these arrive, before it "
+        "turns its projection towards them: falling means that clients come to agree.",
+    ),
+    "latent/separation": (
+        "Separation of a client's classes",
+        "separation",
+        "How far a client's class vectors lie from their own mean: falling to zero is collapse, "
+        "where all classes are the same point and agreement says nothing.",
+    ),
+    "latent/target_separation": (
+        "Separation of the targets",
+        "separation",
+        "The same of the targets: much less than the clients' own means that their vectors cancel "
+        "each other out in the consensus.",
+    ),
+    "latent/pull": (
+        "Pull on the network",
+        "ratio of gradients",
+        "The gradient of the consensus on a network's weights over that of its own task: near zero "
+        "the consensus does not reach the network, far above one it drowns the task.",
+    ),
+}
+
+
+def section(runs: Sequence[Finished], shades: Mapping[str, str]) -> Markup:
+    """The runs are those of one cell. Empty where no method has such a space."""
+    groups = {name: [noted(run) for run in group] for name, group in grouped(runs).items()}
+    groups = {name: tables for name, tables in groups.items() if any(map(len, tables))}
+    drawn = []
+    for key, (title, label, about) in CHARTS.items():
+        found = {
+            name: [t[key].dropna() for t in tables if key in t] for name, tables in groups.items()
+        }
+        found = {name: by_seed for name, by_seed in found.items() if by_seed}
+        if found:
+            chart = by_round(found, shades, title, label)
+            drawn.append(element("div", chart, note(about)))
+    if not drawn:
+        return EMPTY
+    names = legend({name: shades[name] for name in groups})
+    return stacked(heading("The common latent space"), note(ABOUT), names, charts(*drawn))
+
+
+def noted(run: Finished) -> pd.DataFrame:
+    """Rounds x names: the mean over honest clients."""
+    log = run.log
+    mine = log[log["name"].isin([*CHARTS]) & ~log["client"].isin(attackers(run))]
+    return mine.pivot_table(index="round", columns="name", values="value")

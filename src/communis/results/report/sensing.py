@@ -1,0 +1,58 @@
+"""Which sensors, and when: who owns what, and what was missing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from markupsafe import Markup
+
+from communis.core.markup import EMPTY, element, stacked
+from communis.data.recordings.windows import TRAIN
+from communis.fleet.availability.plot import client_map, sensor_map, suite_map
+from communis.fleet.availability.trace import Trace
+from communis.results.compare import cells
+from communis.results.finished import Finished
+from communis.results.report.html import heading, note, unfolded
+
+CLIENTS = 12  # drawn at most
+ABOUT = (
+    "Blue: there; grey: not owned, or missing. Time is a client's own, its recordings laid end to "
+    "end; training windows only, and parts that belong to another split are drawn as there."
+)
+
+
+def section(runs: Sequence[Finished]) -> Markup:
+    """Maps of the first seed of every cell; empty where no client is described."""
+    firsts = [min(group, key=lambda run: run.seed) for group in cells(runs).values()]
+    drawn = [(run, _maps(run)) for run in firsts if run.clients]
+    if not drawn:
+        return EMPTY
+    maps = {", ".join(filter(None, [run.place, f"seed {run.seed}"])): maps for run, maps in drawn}
+    return stacked(heading("Which sensors, and when"), note(ABOUT), unfolded(maps))
+
+
+def _maps(run: Finished) -> Markup:
+    suites = [tuple(client.get("sensors", ())) for client in run.clients]
+    union = sorted({m for suite in suites for m in suite})
+    owned = element("div", suite_map(suites, union, "clients x sensors"), class_="maps")
+    path = run.path / "availability.parquet"
+    if not path.exists():
+        return owned + note("No sensor that a client owns was seen to be missing.")
+    trace = Trace.load(path)
+    drawn = [
+        sensor_map(client_map(trace, suite, i, TRAIN), seconds, f"client {i}")
+        for i, suite in enumerate(suites[:CLIENTS])
+        if (seconds := float(trace.seconds[i, TRAIN]))
+    ]
+    more = f" The first {CLIENTS} of {len(suites)} clients:" if len(suites) > CLIENTS else ""
+    text = f"{_missing(trace, suites):.0%} of the time of the sensors that clients own is missing."
+    maps = element("div", *(element("div", one) for one in drawn), class_="charts maps")
+    return owned + note(text + more) + maps
+
+
+def _missing(trace: Trace, suites: Sequence[Sequence[str]]) -> float:
+    """The share of their training time that owned sensors are missing."""
+    owned = np.array([[m in suite for m in trace.modalities] for suite in suites])
+    time = owned * trace.seconds[: len(suites), None, TRAIN]
+    return float((trace.share()[: len(suites), :, TRAIN] * time).sum() / max(time.sum(), 1e-9))

@@ -1,0 +1,322 @@
+"""Who learns from whom: how alike the clients' class prototypes are, round by round, and the
+weights that clients give each other for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from communis.core.arrays import Array
+from communis.core.contract import SERVER
+from communis.core.markup import EMPTY, element, stacked
+from communis.results.compare import grouped
+from communis.results.finished import Finished
+from communis.results.report.graph import NODES, RED, SHADES
+from communis.results.report.html import (
+    charts,
+    details,
+    figure,
+    heading,
+    legend,
+    note,
+    row,
+    shaded,
+    unfolded,
+)
+from communis.results.report.layout import layout
+from communis.results.report.svg import TOP, Axes, band, curves, picture
+from communis.results.report.wording import attackers
+from communis.results.selection import Scores
+
+PAIR = r"^(?P<kind>alike|weight)/(?P<one>\d+)-(?P<other>\d+)$"  # names in the log
+MOMENTS = 5  # rounds that are drawn, at most
+READABLE = 12  # clients; tables of more have to be asked for
+SIDE, EDGE, MARGIN, NODE, WIDEST = 260, 6, 16.0, 12.0, 6.0  # pixels of a picture
+SAMPLES = (1.0, 0.5, 0.1, -0.5)  # similarities whose lines explain the others
+ABOUT = (
+    "Similarity is the cosine between two clients' prototypes (mean features) of a class, mean "
+    "over the classes that both have: 1 if they point in the same direction, 0 if one has nothing "
+    "to do with the other. A weight is the share of a client in the prototypes that another one is "
+    "given, mean over the receiver's classes. Bands reach from the lowest seed to the highest."
+)
+PICTURES = (
+    "Clients are coloured and ordered by {by} and stand at the same place in all pictures. The "
+    "width of a line is the similarity itself, on one scale in all pictures: nothing at 0, widest "
+    "at 1, dashed below 0; who has no class in common is not joined. In the corner: from the "
+    "lowest to the highest."
+)
+RINGS = " A red ring marks an attacker; means are over all clients."
+SEEDS = (
+    " Clients need not be the same in every seed, so pairs are not averaged: the first seed is "
+    "drawn, and tables of the others can be opened."
+)
+TABLES = (
+    "Weights: a row is who learns, a column from whom; a row sums to 1. Who lacks a class gets no "
+    "weight for it, so where clients differ in classes, weights differ even without similarity. "
+    "A dash: the client itself, or no class in common."
+)
+MANY = f"Pairs are not shown of more than {NODES} clients."
+
+
+@dataclass(frozen=True)
+class Learning:
+    """What the server of a run noted of its clients' prototypes."""
+
+    run: Finished
+    mean: Scores  # similarity by round
+    pairs: pd.DataFrame  # kind (alike, weight), one, other, round, value, ...
+    moved: float  # share of the weights that similarity moved in the last round
+
+    @cached_property
+    def clients(self) -> list[int]:
+        """Those of a kind side by side."""
+        return sorted(self.kinds, key=lambda client: (rank(self.kinds[client]), client))
+
+    @cached_property
+    def rounds(self) -> list[int]:
+        """Those whose pairs can be shown."""
+        found: list[int] = np.unique(self.pairs["round"]).tolist()
+        return found if 1 < len(self.clients) <= NODES else []
+
+    @cached_property
+    def mixed(self) -> bool:
+        return len({client.get("model", "") for client in self.run.clients}) > 1
+
+    @cached_property
+    def kinds(self) -> dict[int, str]:
+        """What clients are coloured by: their model, if there are several, or their sensors."""
+        models = {c.get("id"): str(c.get("model", "")) for c in self.run.clients}
+        suites = {client: "+".join(suite) for client, suite in self.run.sensors.items()}
+        found = models if self.mixed else suites
+        everybody = {*self.run.sensors, *self.pairs["one"], *self.pairs["other"]}
+        return {client: found.get(client) or "not described" for client in everybody}
+
+    def table(self, kind: str, round: int) -> pd.DataFrame:
+        """Clients x clients; NaN where nothing was noted."""
+        t = self.pairs[(self.pairs["kind"] == kind) & (self.pairs["round"] == round)]
+        wide = t.pivot(index="one", columns="other", values="value")
+        return wide.reindex(index=self.clients, columns=self.clients).astype(float)
+
+    def alike(self, round: int) -> pd.DataFrame:
+        """Both halves."""
+        half = self.table("alike", round)
+        return half.where(half.notna(), half.T)
+
+    @cached_property
+    def weights(self) -> pd.DataFrame:
+        """Of the last round, without lines of clients that have no class at all."""
+        found = self.table("weight", self.rounds[-1])
+        return found[found.sum(axis=1) > 0]
+
+    @cached_property
+    def selfish(self) -> bool:
+        """Whether clients give weight to themselves."""
+        return bool(self.run.config["method"].get("include_self", True))
+
+    @cached_property
+    def peers(self) -> int:
+        """Among how many weights would be shared equally if everybody had every class."""
+        return max(1, int((self.weights > 0).any().sum()) - (not self.selfish))
+
+    @cached_property
+    def form(self) -> str:
+        """How weights are written."""
+        return ".3f" if self.peers <= 10 else ".4f"
+
+
+def section(runs: Sequence[Finished], shades: Mapping[str, str]) -> Markup:
+    """The runs are those of one cell. Empty where no method compares its clients."""
+    read = {name: [learning(run) for run in group] for name, group in grouped(runs).items()}
+    some = {name: [x for x in g if len(x.mean) or x.rounds] for name, g in read.items()}
+    found = {name: sorted(g, key=lambda x: x.run.seed) for name, g in some.items() if g}
+    if not found:
+        return EMPTY
+    everything = [x for group in found.values() for x in group]
+    parts = [heading("Who learns from whom"), note(ABOUT), _curves(found, shades)]
+    drawn = {name: [x for x in group if x.rounds] for name, group in found.items()}
+    drawn = {name: group for name, group in drawn.items() if group}
+    if drawn:
+        kinds = sorted({kind for x in everything for kind in x.kinds.values()}, key=rank)
+        colours = {kind: SHADES[i % len(SHADES)] for i, kind in enumerate(kinds)}
+        by = "model" if any(x.mixed for x in everything) else "what they sense"
+        text = PICTURES.format(by=by) + RINGS * any(attackers(x.run) for x in everything)
+        text += SEEDS * any(len(group) > 1 for group in drawn.values())
+        parts += [note(text), legend(colours)]
+        parts.append(unfolded({name: _block(group, colours) for name, group in drawn.items()}))
+    if any(len(x.clients) > NODES for x in everything):
+        parts.append(note(MANY))
+    return stacked(*parts)
+
+
+def rank(kind: str) -> tuple[int, str]:
+    """Few sensors come first."""
+    return kind.count("+"), kind
+
+
+def learning(run: Finished) -> Learning:
+    log = run.log
+    mine = log[(log["client"] == SERVER) & np.isfinite(log["value"])]
+    mean = mine[mine["name"] == "alike"].set_index("round")["value"]
+    names = pd.DataFrame({"name": mine["name"].unique()})  # far fewer than lines
+    parsed = names.join(names["name"].str.extract(PAIR)).dropna()
+    pairs = parsed.merge(mine[["name", "round", "value"]], on="name")
+    moved = mine[mine["name"] == "moved"]["value"]
+    last = float(moved.iloc[-1]) if len(moved) else math.nan
+    return Learning(run, mean, pairs.astype({"one": int, "other": int}), last)
+
+
+def _curves(found: Mapping[str, Sequence[Learning]], shades: Mapping[str, str]) -> Markup:
+    """Never on a scale of powers: cosines can be negative."""
+    lines = []
+    for name, group in found.items():
+        if means := [x.mean for x in group if len(x.mean)]:
+            t = pd.concat(means, axis=1, join="inner")
+            lines.append(band(name, shades[name], t.index.tolist(), t.to_numpy().T.tolist()))
+    if not lines:
+        return note("No two clients ever had a class in common.")
+    names = legend({line.name: line.colour for line in lines})
+    chart = curves(lines, "Mean similarity of two clients", "round", "cosine", whole=True)
+    return names + charts(chart)
+
+
+def _block(group: Sequence[Learning], colours: Mapping[str, str]) -> Markup:
+    """All of the first seed; of others what can be read without pictures."""
+    first, *others = group
+    tables = note(TABLES) + _tables(first)
+    if len(first.clients) > READABLE:
+        tables = details("all similarities and weights", tables)
+    folded = [details(f"seed {x.run.seed}", note(_said(x)), _tables(x)) for x in others]
+    return stacked(note(_said(first)), _pictures(first, colours), tables, *folded)
+
+
+def _said(x: Learning) -> str:
+    """The weights of the last round against equal ones."""
+    text = f"Seed {x.run.seed}, round {x.rounds[-1]} of {x.run.config['run']['rounds']}:"
+    values, itself = x.weights.to_numpy(), np.equal.outer(x.weights.index, x.weights.columns)
+    others = np.where(itself, np.nan, values)
+    if not np.nansum(others):
+        return f"{text} no client gives any weight to another one."
+    own = f" and themselves {_span(values[itself], x.form)}" if x.selfish else ""
+    times = _span((values if x.selfish else others) * x.peers, ".2f")
+    said = f" similarity moved {x.moved:.1%} of the weight among those who have a class;"
+    moved = said if math.isfinite(x.moved) else ""
+    return (
+        f"{text}{moved} clients give each other weights of {_span(others, x.form)}{own}. If all "
+        f"had all classes, equal weights would be 1/{x.peers} = {1 / x.peers:{x.form}}: these are "
+        f"{times} times that."
+    )
+
+
+def _span(values: Array, form: str) -> str:
+    low, high = (f"{value:{form}}" for value in (np.nanmin(values), np.nanmax(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+def _tables(x: Learning) -> Markup:
+    """Of the last round. Shades begin at 0: they make no more of a difference than there is."""
+    liars = attackers(x.run)
+    names = {c: f"{c}: {kind}{', attacks' * (c in liars)}" for c, kind in x.kinds.items()}
+    alike, given = x.alike(x.rounds[-1]), x.weights
+    figures = {"Similarity": (alike, min(0.0, float(alike.min().min())), 1.0, ".3f")}
+    if len(given):
+        figures["Weight"] = (given, 0.0, max(2 / x.peers, float(given.max().max())), x.form)
+    parts = []
+    for name, (found, low, high, form) in figures.items():
+        text = f"{name} in round {x.rounds[-1]}; palest {low:.2g}, darkest {high:.3g}"
+        drawn = shaded(found.rename(index=names), "client", (low, high), form)
+        parts.append(figure(text, drawn))
+    return row(*parts)
+
+
+def _pictures(x: Learning, colours: Mapping[str, str]) -> Markup:
+    """The scale, then every moment."""
+    n = len(x.clients)
+    everybody = list(combinations(range(n), 2))
+    widest = min(WIDEST, max(1.0, 200 / len(everybody)))
+    radius = SIDE / 2 - MARGIN
+    spots = layout(everybody, n, 1.0)[0] * radius
+    spots += [SIDE / 2, TOP + MARGIN - spots[:, 1].min()]
+    nodes = _nodes(x, spots, min(NODE, 2.5 * radius / n), colours)
+    size = Axes((0, 1), (0, 1), SIDE, round(spots[:, 1].max() + MARGIN))
+    moments = np.unique(np.linspace(0, len(x.rounds) - 1, MOMENTS).round().astype(int))
+    drawn = []
+    for now in [x.rounds[i] for i in moments]:
+        parts = [*_lines(x, now, spots, widest), *nodes]
+        shown = picture(f"similarity of clients, round {now}", parts, size)
+        drawn.append(element("figure", shown, style=f"flex:1 1 200px;max-width:{SIDE}px"))
+    return _scale(widest) + row(*drawn)
+
+
+def _lines(x: Learning, now: int, spots: Array, widest: float) -> list[Markup]:
+    """The title, and a line for all who can be compared."""
+    alike, place = x.alike(now).to_numpy(), {client: i for i, client in enumerate(x.clients)}
+    parts = [element("text", f"round {now}", x=EDGE, y=18, class_="title")]
+    if np.isfinite(alike).any():
+        text = _span(alike, ".2f")
+        parts.append(element("text", text, x=SIDE - EDGE, y=18, text_anchor="end"))
+    for one, other in combinations(sorted(place), 2):
+        a, b = place[one], place[other]
+        if math.isfinite(alike[a, b]):
+            parts.append(_line(spots[a], spots[b], alike[a, b], widest, f"{one} - {other}: "))
+    return parts
+
+
+def _scale(widest: float) -> Markup:
+    parts, step = [], 80
+    for i, sample in enumerate(SAMPLES):
+        left, right = np.array([(step * i, 10), (step * i + 34, 10)])
+        parts.append(_line(left, right, sample, widest))
+        parts.append(element("text", f"{sample:g}", x=right[0] + 6, y=14))
+    size = Axes((0, 1), (0, 1), step * len(SAMPLES), 20)
+    drawn = picture("width of a line by similarity", parts, size)
+    return element("div", drawn, style=f"max-width:{size.width}px")
+
+
+def _line(a: Array, b: Array, value: float, widest: float, ends: str = "") -> Markup:
+    return element(
+        "line",
+        element("title", f"{ends}{value:.3f}"),
+        x1=f"{a[0]:.1f}",
+        y1=f"{a[1]:.1f}",
+        x2=f"{b[0]:.1f}",
+        y2=f"{b[1]:.1f}",
+        style="stroke:var(--soft)",
+        stroke_width=f"{abs(value) * widest:.2f}",
+        stroke_dasharray="4 3" if value < 0 else None,
+    )
+
+
+def _nodes(x: Learning, spots: Array, radius: float, colours: Mapping[str, str]) -> list[Markup]:
+    parts = []
+    for client, (across, down) in zip(x.clients, spots, strict=True):
+        kind, attacks = x.kinds[client], client in attackers(x.run)
+        parts.append(
+            element(
+                "circle",
+                element("title", f"client {client}: {kind}{', attacks' * attacks}"),
+                cx=f"{across:.1f}",
+                cy=f"{down:.1f}",
+                r=f"{radius:.1f}",
+                fill=colours[kind],
+                stroke=RED if attacks else None,
+                stroke_width=3 if attacks else None,
+            )
+        )
+        parts.append(
+            element(
+                "text",
+                str(client),
+                x=f"{across:.1f}",
+                y=f"{down + 4:.1f}",
+                text_anchor="middle",
+                style="fill:#fff;pointer-events:none",
+            )
+        )
+    return parts

@@ -1,0 +1,215 @@
+"""Curves, points and bars as SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from markupsafe import Markup
+
+from communis.core.markup import EMPTY, element, stacked
+
+PALETTE = (
+    "#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be185d", "#65a30d",
+    "#475569", "#78350f", "#14b8a6", "#f472b6", "#1e3a8a", "#ca8a04", "#38bdf8", "#881337",
+    "#166534", "#a8a29e",
+)  # fmt: skip
+WIDTH, HEIGHT = 560, 320
+LEFT, RIGHT, TOP, BOTTOM = 72, 26, 34, 44
+BAR = 38  # pixels of a bar with its name
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line with a band around it."""
+
+    name: str
+    colour: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Dots:
+    """Points that belong together."""
+
+    name: str
+    colour: str
+    x: Sequence[float]
+    y: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Axes:
+    """From values to a place in the picture; x and y are the ticks."""
+
+    x: Sequence[float]
+    y: Sequence[float]
+    width: int = WIDTH
+    height: int = HEIGHT
+    left: int = LEFT
+
+    def place(self, x: float, y: float) -> tuple[float, float]:
+        """Across and down."""
+        (x0, x1), (y0, y1) = (self.x[0], self.x[-1]), (self.y[0], self.y[-1])
+        across = self.left + (x - x0) / (x1 - x0) * (self.width - self.left - RIGHT)
+        return across, self.height - BOTTOM - (y - y0) / (y1 - y0) * (self.height - TOP - BOTTOM)
+
+    def at(self, x: float, y: float) -> str:
+        across, down = self.place(x, y)
+        return f"{across:.1f},{down:.1f}"
+
+
+def colour(index: int) -> str:
+    return PALETTE[index % len(PALETTE)]
+
+
+def band(name: str, shade: str, x: Sequence[float], ys: Sequence[Sequence[float]]) -> Curve:
+    """The mean of several runs with the span between the lowest and the highest."""
+    length = min([len(x), *map(len, ys)], default=0)
+    columns = [[y[i] for y in ys] for i in range(length)]
+    keep = [i for i, c in enumerate(columns) if all(map(math.isfinite, c))]
+    return Curve(
+        name,
+        shade,
+        [x[i] for i in keep],
+        [fmean(columns[i]) for i in keep],
+        [min(columns[i]) for i in keep],
+        [max(columns[i]) for i in keep],
+    )
+
+
+def curves(
+    lines: Sequence[Curve],
+    title: str,
+    x_label: str,
+    y_label: str,
+    whole: bool = False,
+    powers: bool = False,
+) -> Markup:
+    """A chart of all lines on common axes; where there is nothing to draw, it says so. whole: what
+    x counts has no fractions; powers: y are powers of ten."""
+    lines = [line for line in lines if len(line.x)]
+    if not lines:
+        return nothing(title)
+    x_ticks = ticks(min(min(c.x) for c in lines), max(max(c.x) for c in lines), whole)
+    y_ticks = ticks(min(min(c.low) for c in lines), max(max(c.high) for c in lines))
+    axes = Axes(x_ticks, y_ticks)
+    parts = [frame(axes, title, x_label, y_label, powers)]
+    for line in lines:
+        upper = [axes.at(x, y) for x, y in zip(line.x, line.high, strict=True)]
+        lower = [axes.at(x, y) for x, y in zip(line.x, line.low, strict=True)]
+        if len(line.x) > 1:
+            band = " ".join([*upper, *reversed(lower)])
+            parts.append(element("polygon", points=band, fill=line.colour, opacity=".13"))
+        points = " ".join(axes.at(x, y) for x, y in zip(line.x, line.y, strict=True))
+        name = element("title", line.name)
+        parts.append(
+            element(
+                "polyline", name, points=points, fill="none", stroke=line.colour, stroke_width=2
+            )
+        )
+        parts += circles(Dots(line.name, line.colour, line.x, line.y), axes)
+    return picture(title, parts, axes)
+
+
+def scatter(groups: Sequence[Dots], title: str, x_label: str, y_label: str) -> Markup:
+    """All points on common axes."""
+    groups = [group for group in groups if len(group.x)]
+    if not groups:
+        return nothing(title)
+    x_ticks = ticks(min(min(g.x) for g in groups), max(max(g.x) for g in groups))
+    y_ticks = ticks(min(min(g.y) for g in groups), max(max(g.y) for g in groups))
+    axes = Axes(x_ticks, y_ticks)
+    parts = [frame(axes, title, x_label, y_label)]
+    return picture(title, [*parts, *(c for g in groups for c in circles(g, axes))], axes)
+
+
+def bars(
+    rows: Mapping[str, Mapping[str, float]],
+    colours: Mapping[str, str],
+    title: str,
+    x_label: str,
+    longest: float,
+) -> Markup:
+    """A bar below every name, made of parts end to end. longest: what the axis reaches to."""
+    axes = Axes(ticks(0, longest), (0, len(rows)), WIDTH, TOP + BAR * len(rows) + BOTTOM, RIGHT)
+    parts = [frame(axes, title, x_label)]
+    for i, (name, values) in enumerate(rows.items()):
+        left, bottom = axes.place(0, len(rows) - i - 1)
+        parts.append(element("text", name, x=left, y=f"{bottom - 22:.1f}"))
+        for kind, value in values.items():
+            width = axes.place(value, 0)[0] - axes.place(0, 0)[0]
+            parts.append(
+                element(
+                    "rect",
+                    element("title", f"{kind}: {value:.3g}"),
+                    x=f"{left:.1f}",
+                    y=f"{bottom - 17:.1f}",
+                    width=f"{width:.1f}",
+                    height=13,
+                    fill=colours[kind],
+                )
+            )
+            left += width
+    return picture(title, parts, axes)
+
+
+def ticks(low: float, high: float, whole: bool = False, count: int = 5) -> list[float]:
+    """Round numbers that span low to high; whole: without fractions."""
+    span = high - low or abs(high) or 1.0
+    raw = max(span / count, 1.0) if whole else span / count
+    power = 10.0 ** math.floor(math.log10(raw))
+    steps = [s * power for s in (1, 2, 2.5, 5, 10) if s * power >= raw * 0.999]
+    step = next(s for s in steps if not whole or s == int(s))
+    first = math.floor(low / step + 1e-9)
+    last = max(first + 1, math.ceil(high / step - 1e-9))
+    return [round(i * step, 12) for i in range(first, last + 1)]
+
+
+def circles(dots: Dots, axes: Axes, radius: float = 2.6) -> list[Markup]:
+    parts = []
+    for x, y in zip(dots.x, dots.y, strict=True):
+        across, down = axes.place(x, y)
+        name = element("title", f"{dots.name}: {y:.4g} at {x:.4g}")
+        parts.append(
+            element(
+                "circle", name, cx=f"{across:.1f}", cy=f"{down:.1f}", r=radius, fill=dots.colour
+            )
+        )
+    return parts
+
+
+def picture(title: str, parts: Sequence[Markup], axes: Axes) -> Markup:
+    box = f"0 0 {axes.width} {axes.height}"
+    return element("svg", stacked(*parts), viewBox=box, role="img", aria_label=title)
+
+
+def nothing(title: str) -> Markup:
+    return element("p", f"{title}: nothing was evaluated.", class_="note")
+
+
+def frame(axes: Axes, title: str, x_label: str, y_label: str = "", powers: bool = False) -> Markup:
+    """The title, the labels and the ticks; grid lines where they are named: across if y has a
+    label, else down. powers: y are powers of ten."""
+    right, bottom = axes.width - RIGHT, axes.height - BOTTOM
+    parts = [element("text", title, x=axes.left, y=18, class_="title")]
+    for y in axes.y if y_label else ():
+        down, text = axes.place(axes.x[0], y)[1], f"{10**y:.2g}" if powers else f"{y:g}"
+        at = f"{down:.1f}"
+        parts.append(element("line", x1=axes.left, x2=right, y1=at, y2=at, class_="grid"))
+        parts.append(element("text", text, x=axes.left - 6, y=f"{down + 4:.1f}", text_anchor="end"))
+    for x in axes.x:
+        across = f"{axes.place(x, axes.y[0])[0]:.1f}"
+        if not y_label:
+            parts.append(element("line", x1=across, x2=across, y1=TOP, y2=bottom, class_="grid"))
+        parts.append(element("text", f"{x:g}", x=across, y=bottom + 16, text_anchor="middle"))
+    middle = (axes.left + right) / 2
+    parts.append(element("text", x_label, x=middle, y=axes.height - 8, text_anchor="middle"))
+    turned = f"translate(14 {axes.height / 2}) rotate(-90)"
+    parts.append(element("text", y_label, transform=turned, text_anchor="middle"))
+    return EMPTY.join(parts)

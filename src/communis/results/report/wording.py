@@ -1,0 +1,243 @@
+"""Numbers and verdicts in words, for the terminal and the page alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from communis.core.pooled import is_pooled
+from communis.core.selection import Select
+from communis.results.cells import Selected
+from communis.results.compare import cells, grouped, known, metrics, ranking, scored
+from communis.results.correlation import Correlation
+from communis.results.estimate import FEWEST, TOO_FEW, Estimate
+from communis.results.finished import Finished
+
+CHOICES: Mapping[Select, str] = {
+    "last": "last round",
+    "common": "common best",
+    "client": "own best",
+    "tail": "last five",
+}
+JOINT = "\N{NO-BREAK SPACE}"  # between a number and its sign
+HUGE = 1e9  # a quantity that is no longer written out
+TOGETHER = (
+    "A pooled macro f1 is no mean over clients, but that of one confusion of all their windows."
+)
+
+
+def choices(found: Sequence[Selected]) -> list[Select]:
+    """The ways to choose a round that are worth a column: without validation windows the common and
+    the own best round are the last one."""
+    validated: tuple[Select, ...] = ("common", "client")
+    alike = all(
+        number(x.selected[s]) == number(x.selected["last"]) for x in found for s in validated
+    )
+    return [s for s in CHOICES if not alike or s not in validated]
+
+
+def counts(select: Select, metric: str) -> str:
+    """Which round's scores count; metric: the one that chooses it."""
+    if select == "last":
+        return "the last evaluated round"
+    if select == "tail":
+        return "the last five evaluated rounds (their mean)"
+    if select == "common":
+        return f"the evaluated round with the best mean validation {plain(metric)}"
+    return f"the best round of every client by its own validation {plain(metric)}"
+
+
+def scope(runs: Sequence[Finished]) -> str:
+    """What was compared, and what is missing of it."""
+    seen = scored(runs)
+    shared = metrics(seen)
+    clients = [len(run.by_client(shared[0])) for run in seen] if shared else [0]
+    some = any(run.config["run"].get("eval_clients", 0) for run in runs)
+    places = cells(runs)
+    where = [f"{len(places)} cells" if len(places) > 1 else next(iter(places))]
+    seeds = sorted({run.seed for run in runs})
+    about = [
+        f"Data {', '.join(dict.fromkeys(str(run.config['data']['name']) for run in runs))}",
+        *filter(None, where),
+        f"{_clients(runs, clients)}{' scored in a round' if some else ''}",
+        f"{span([int(run.config['run']['rounds']) for run in runs])} rounds",
+        f"{len(seeds)} seed{_s(seeds)} ({', '.join(map(str, seeds))})",
+    ]
+    text = f"{', '.join(about)}."
+    if n := sum(not run.complete for run in runs):
+        text += f" {n} of {len(runs)} runs {'is' if n == 1 else 'are'} unfinished"
+        text += ", left out where others of a method are." if len(seen) < len(runs) else "."
+    if n := sum(not run.evaluated for run in runs):
+        text += f" {n} of {len(runs)} runs {'has' if n == 1 else 'have'} not been evaluated yet."
+    return text
+
+
+def _clients(runs: Sequence[Finished], scored: Sequence[int]) -> str:
+    """How many there are and, where some lie, how many were scored."""
+    if not any(map(attackers, runs)):
+        return f"{span(scored)} clients"
+    everybody = span([len(run.clients) for run in runs])
+    return f"{everybody} clients ({span(scored)} scored, as the others attack)"
+
+
+def attackers(run: Finished) -> list[int]:
+    """Who attacks; nobody in old folders."""
+    return list(run.fleet.get("attackers", ()))
+
+
+def how_to_read(
+    runs: Sequence[Finished], found: Sequence[Selected], metric: str, select: Select = "last"
+) -> str:
+    """What the numbers of a comparison mean and which differences count; found: best first."""
+    text = [
+        f"Scores are means over clients in {counts(select, metric)}, then mean ± standard "
+        "deviation over seeds.",
+        TOGETHER if any(map(is_pooled, known(runs))) else "",
+        _choices(runs),
+    ]
+    grid = len(cells(runs)) > 1
+    if grid:
+        text.append(
+            "The average is taken over cells first, seed by seed, then over seeds. "
+            "* marks the best mean of a cell, ~ those that are within the spread of it."
+        )
+    else:
+        text.append("Bytes are payload per client and round.")
+    if grid and len({tuple(attackers(run)) for run in runs if run.seed == runs[0].seed}) > 1:
+        text.append(
+            "Cells differ in who attacks, so in who is scored; the report compares them on the "
+            "same clients (Under attack)."
+        )
+    if grid or len(found) > 1:
+        text += [_ranked(runs, metric, select), _differences(found[0])]
+    return " ".join(filter(None, text))
+
+
+def _choices(runs: Sequence[Finished]) -> str:
+    if not any(key.startswith("val.") for run in scored(runs) for key in run.evaluated[-1].scores):
+        return (
+            "No client has validation windows, so the common and the own best round are the last "
+            "evaluated one."
+        )
+    return (
+        "Choosing the round per client favours personalised methods; to choose it so for "
+        "them and in common for the others, as the FedDUET paper does, is biased."
+    )
+
+
+def _ranked(runs: Sequence[Finished], metric: str, select: Select) -> str:
+    """Which seeds decide, where methods have not all been run with the same."""
+    runs = scored(runs)
+    _, shared = ranking(runs, metric, select)
+    if not shared:
+        return "No seed is shared by all methods: each is ranked by its own."
+    seeds = {run.seed for run in runs}
+    if all({run.seed for run in group} == seeds == set(shared) for group in grouped(runs).values()):
+        return ""
+    return (
+        f"Methods are ranked by seed{_s(shared)} {', '.join(map(str, shared))}, which all have or, "
+        "if that were a single one, those with most seeds; a mean is over all seeds of its method."
+    )
+
+
+def _differences(best: Selected) -> str:
+    if best.verdict:
+        return "No method has a score in all of its seeds, so none is called the best."
+    if (n := best.difference.seeds) < FEWEST:
+        return (
+            f"{n} seed{'s are' if n > 1 else ' is'} too few to judge any difference: run {FEWEST}."
+        )
+    return (
+        f"Differences to {best.method} are paired by seed, with their 95 % interval; a method "
+        "whose interval holds zero is within the spread and cannot be told apart, nor can one with "
+        f"fewer than {FEWEST} seeds in common with it. "
+        "Several methods are compared at once, so read a single verdict with care."
+    )
+
+
+def _s(found: Sequence[int]) -> str:
+    return "s" if len(found) > 1 else ""
+
+
+def span(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def plain(metric: str) -> str:
+    """A metric's name for people."""
+    name, _, view = metric.partition("@")
+    return f"{name.replace('_', ' ')} ({view})" if view else name.replace("_", " ")
+
+
+def number(estimate: Estimate, digits: int = 3) -> str:
+    if estimate.diverged:
+        return f"diverged in {estimate.diverged} of {estimate.seeds}"
+    if not math.isfinite(estimate.mean):
+        return "-"
+    spread = f" ± {estimate.spread:.{digits}f}" if math.isfinite(estimate.spread) else ""
+    return f"{estimate.mean:.{digits}f}{spread}"
+
+
+def sized(value: float) -> str:
+    """Three digits of a quantity of any size."""
+    if not math.isfinite(value):
+        return "-"
+    return f"{value:,.0f}" if 100 <= abs(value) < HUGE else f"{value:.3g}"
+
+
+def quantity(estimate: Estimate) -> str:
+    """A mean of any size with its spread, to the mean's last digit."""
+    if not math.isfinite(estimate.mean) or not math.isfinite(estimate.spread):
+        return sized(estimate.mean)
+    if not 1e-3 <= abs(estimate.mean) < HUGE:
+        return f"{sized(estimate.mean)} ± {sized(estimate.spread)}"
+    places = max(0, 2 - math.floor(math.log10(abs(estimate.mean))))
+    return f"{estimate.mean:,.{places}f} ± {estimate.spread:,.{places}f}"
+
+
+def versus(difference: Estimate, verdict: str) -> str:
+    """The paired difference to the best method, in words; without an interval where seeds are too
+    few for one that says anything."""
+    if not verdict:
+        return "best" if difference.seeds >= FEWEST else "best mean"
+    if not math.isfinite(difference.mean):
+        return verdict
+    if verdict == TOO_FEW or not math.isfinite(difference.half_width):
+        return f"{difference.mean:+.3f} ({verdict})"
+    return f"{difference.mean:+.3f} ± {difference.half_width:.3f}, {verdict}"
+
+
+def kilobytes(count: float) -> str:
+    return f"{count / 1000:,.1f}"
+
+
+def count(value: float) -> str:
+    return f"{value:,.0f}" if math.isfinite(value) else "-"
+
+
+def ratio(value: float, base: float) -> str:
+    return f"{value / base:.2f} x" if base > 0 and math.isfinite(value / base) else "-"
+
+
+def correlated(found: Correlation) -> list[str]:
+    """rho and p."""
+    if not math.isfinite(found.rho):
+        return ["-", "-"]
+    p = "-" if math.isnan(found.p) else "< 0.001" if found.p < 0.001 else f"{found.p:.3f}"
+    return [f"{found.rho:+.2f}", p]
+
+
+def default_metric(runs: Sequence[Finished]) -> str:
+    """The one that the experiment's file names, else accuracy if there is one, else the first."""
+    named = {str(run.config["metric"]) for run in runs if run.config.get("metric")}
+    if len(named) == 1 and named <= set(known(runs)):
+        return named.pop()
+    found = metrics(runs)
+    return "accuracy" if "accuracy" in found or not found else found[0]
+
+
+def default_select(runs: Sequence[Finished]) -> Select:
+    """The one that the experiment's file names, if all agree; else the last round."""
+    named: set[Select] = {run.config.get("select", "last") for run in runs}
+    return named.pop() if len(named) == 1 else "last"

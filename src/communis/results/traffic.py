@@ -1,0 +1,82 @@
+"""Traffic until a target score is first reached, by the whole fleet and by client, as in Table I of
+the CoMFed paper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from communis.core.selection import Select
+from communis.results.compare import averaged, cells, grouped, ranking, scored
+from communis.results.estimate import Estimate
+from communis.results.finished import Finished
+from communis.results.timing import first_round, named
+
+SPENT = ("rounds", "uplink", "per_client", "total")
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a method sent until its mean test score first reached the target. A seed that never did
+    has no value, and then there is no mean."""
+
+    method: str
+    rounds: Estimate
+    uplink: Estimate  # bytes of payload, all clients together
+    per_client: Estimate  # the same over those that had sent anything by then
+    total: Estimate  # bytes in both directions, framing included
+    reached: int
+    runs: int
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """All methods until one target, in the order of the comparison."""
+
+    target: float
+    rows: Sequence[Sent]
+
+
+def traffic(
+    runs: Sequence[Finished], metric: str, select: Select = "last", targets: Sequence[float] = ()
+) -> list[Traffic]:
+    """One for every target that is named (see `timing.named`), from the easiest to the hardest.
+    Means over cells seed by seed, then over seeds."""
+    runs = scored(runs)
+    groups, places = grouped(runs), cells(runs)
+    order = ranking(runs, metric, select)[0]
+    return [
+        Traffic(target, [_sent(groups[name], metric, target, places) for name in order])
+        for target in named(runs, metric, targets)
+    ]
+
+
+def _sent(
+    group: Sequence[Finished], metric: str, target: float, everywhere: Collection[str]
+) -> Sent:
+    """The runs of one method."""
+    last = [first_round(run, metric, target) for run in group]
+    pairs = zip(group, last, strict=True)
+    found = {(run.seed, run.place): _until(run, end) for run, end in pairs}
+    seeds = {
+        name: averaged({key: one[name] for key, one in found.items()}, everywhere) for name in SPENT
+    }
+    means = {name: Estimate.of(values.values()) for name, values in seeds.items()}
+    return Sent(group[0].method, **means, reached=sum(map(bool, last)), runs=len(group))
+
+
+def _until(run: Finished, last: int | None) -> dict[str, float]:
+    """The bytes of a run up to and with that round."""
+    if last is None:
+        return dict.fromkeys(SPENT, math.nan)
+    records = [record for record in run.records if record.round <= last]
+    uplink = sum(record.bytes_up for record in records)
+    other = sum(record.bytes_down + record.bytes_framing for record in records)
+    senders = sum(first <= last for first in run.senders.values())
+    return {
+        "rounds": last,
+        "uplink": uplink,
+        "per_client": uplink / max(senders, 1),  # where nobody sends, nothing is sent
+        "total": uplink + other,
+    }

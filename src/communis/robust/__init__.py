@@ -1,1 +1,0 @@
-"""Robustness: rules that stand in for the mean, and attacks to try them on."""

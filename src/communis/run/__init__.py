@@ -1,0 +1,1 @@
+"""A run: configuration, rounds, backends and the folder that they leave."""

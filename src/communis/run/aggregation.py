@@ -1,0 +1,121 @@
+"""What aggregators make of what they heard, and how far apart they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from communis.core.contract import Card
+from communis.core.errors import CommunisError
+from communis.core.replies import Rule
+from communis.exchange import wire
+from communis.exchange.messages import Topology
+from communis.exchange.privacy.protection import Protection
+from communis.exchange.topology import Star
+from communis.fleet.fleet import AnyMethod
+from communis.run.backends.machine import one_thread
+
+Heard = Mapping[int, Sequence[int]]  # by aggregator: the clients whose messages it has
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """The server side of a method: one state per aggregator."""
+
+    method: AnyMethod
+    privacy: Protection
+    liars: frozenset[int] = frozenset()
+    rule: Rule | None = None  # what stands in for means
+
+    def downs(
+        self, of: Mapping[int, Any], cards: Mapping[int, Card], after: bool = False
+    ) -> dict[int, wire.Message]:
+        """The downlink of every client from the state of its aggregator, before training or after
+        the exchange; one that consists of the same tensors is encoded once."""
+        known: dict[tuple[Any, ...], tuple[wire.Message, dict[str, Tensor]]] = {}
+        messages, down = {}, self.method.back if after else self.method.down
+        for i, server in of.items():
+            flat = wire.flatten(down(server, cards[i]))
+            key = tuple((name, wire.identity(t)) for name, t in flat.items())
+            if key not in known:
+                known[key] = wire.encode(flat), flat  # alive, so that no other tensor gets its id
+            messages[i] = known[key][0]
+        return messages
+
+    def all(
+        self, servers: Mapping[int, Any], heard: Heard, received: Mapping[int, Any], round: int
+    ) -> tuple[dict[int, Any], list[tuple[int, str]]]:
+        """The new state of every aggregator, and which of them came out unusable. One that heard
+        nobody keeps its state, unless noise must hide that; so do all if any is not finite, or it
+        would be so for good."""
+        made, hides = dict(servers), self.privacy.central is not None
+        with one_thread():
+            for aggregator, clients in heard.items():
+                if clients or hides:
+                    made[aggregator] = self._one(servers[aggregator], clients, received, round)
+        broken = [
+            (aggregator, f"the aggregate {key} {wire.NOT_FINITE}: the round was dropped")
+            for aggregator, server in made.items()
+            for key in wire.not_finite(server)
+        ]
+        return (dict(servers), broken[:1]) if broken else (made, [])
+
+    def moved(
+        self,
+        servers: Mapping[int, Any],
+        made: Mapping[int, Any],
+        heard: Heard,
+        received: Mapping[int, Any],
+        lying: Collection[int],
+        round: int,
+    ) -> float:
+        """How far liars moved the aggregates in this round: the distance from what the honest alone
+        would have made of the same state, as a share of the latter's length; mean over the honest
+        aggregators that heard any of both, NaN if there are none."""
+        found = []
+        for aggregator, clients in heard.items():
+            honest = [i for i in clients if i not in lying]
+            if aggregator not in lying and honest and len(honest) < len(clients):
+                with one_thread():
+                    without = self._one(servers[aggregator], honest, received, round)
+                alone, together = map(self.method.measures, (without, made[aggregator]))
+                shared = sorted(key for key in alone if key in together)
+                apart = _length([together[key].double() - alone[key] for key in shared])
+                length = _length([alone[key].double() for key in shared])
+                found += [apart / max(length, 1e-30)] if shared else []
+        return sum(found) / len(found) if found else math.nan
+
+    def consensus_distance(self, servers: Mapping[int, Any]) -> float:
+        """The root mean square distance of aggregates from their mean, key by key among those that
+        have it; NaN where no two have anything in common."""
+        held: dict[str, list[Tensor]] = {}
+        for server in servers.values():
+            for key, value in self.method.measures(server).items():
+                held.setdefault(key, []).append(value.double())
+        shared = [torch.stack(held[key]) for key in sorted(held) if len(held[key]) > 1]
+        squares = [float((values - values.mean(0)).square().sum()) for values in shared]
+        return math.sqrt(sum(squares) / len(servers)) if shared else math.nan
+
+    def pooled(self, topology: Topology) -> Topology:
+        """Where data are pooled there is a server and nobody who could lie to it; and nothing
+        travels that could be lost."""
+        if self.liars or not isinstance(topology, Star):
+            lies = "nobody could lie to it; leave it out, or [attack]"
+            why = lies if self.liars else "it needs a star"
+            raise CommunisError(f"{type(self.method).__name__} pools data at a server: {why}")
+        return Star()
+
+    def _one(
+        self, server: Any, clients: Sequence[int], received: Mapping[int, Any], round: int
+    ) -> Any:
+        sent = [(self.privacy.cards[i], received[i]) for i in clients]
+        return self.method.aggregate(server, self.privacy.replies(server, sent, self.rule, round))
+
+
+def _length(tensors: Sequence[Tensor]) -> float:
+    return math.sqrt(sum(float(t.square().sum()) for t in tensors))

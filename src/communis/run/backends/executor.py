@@ -1,0 +1,272 @@
+"""The client's side of a round: every backend, in whichever process or device, ends up here."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from communis.core import disk
+from communis.core.contract import Batch, Client, Samples, Score, Task
+from communis.core.pooled import is_count
+from communis.exchange.messages import PRIVATE_STATE, Answer, Ask, Scored
+from communis.exchange.privacy.guard import Guard
+from communis.exchange.wire import (
+    NOT_FINITE,
+    decode,
+    encode,
+    flatten,
+    load,
+    not_finite,
+    payload_types,
+    unflatten,
+)
+from communis.fleet.clients import BoundFleet
+from communis.fleet.fleet import AnyMethod
+
+EVAL_BATCH = 512
+FIRST = ".first"  # the ending of files with an attacker's first message
+MEMORY = "memory of the optimiser/"  # beside the fields of a private state
+
+
+class StateStore:
+    """Private client state on the client's own disk: one file per client and round, written whole
+    or not at all."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        disk.make_folder(folder)
+
+    def path(self, client: int, round: int) -> Path:
+        return self.folder / f"{client:06d}-{round:06d}.safetensors"
+
+    def read(self, client: int, round: int) -> bytes:
+        way_out = "begin this run anew (compare --fresh removes it), or put back a copy of the file"
+        return disk.unsealed(
+            self.path(client, round), f"the private state of client {client}", way_out
+        )
+
+    def write(self, client: int, round: int, data: bytes) -> None:
+        disk.write_file(self.path(client, round), disk.sealed(data))
+
+    def versions(self) -> dict[int, set[int]]:
+        """The rounds of which every client has a state here; half-written files are removed."""
+        found: dict[int, set[int]] = {}
+        for partial in self.folder.glob("*.partial"):
+            disk.remove(partial)
+        for path in self.folder.glob("*.safetensors"):
+            client, round = path.stem.split("-")
+            found.setdefault(int(client), set()).add(int(round))
+        return found
+
+    def drop(self, client: int, round: int) -> None:
+        disk.remove(self.path(client, round))
+
+    def first(self, client: int, round: int, message: bytes) -> bytes:
+        """The first message that an attacker ever made, which this is if there was none before."""
+        path = next(iter(self.folder.glob(f"{client:06d}*{FIRST}")), None)
+        if path is None:
+            path = self.folder / f"{client:06d}-{round:06d}{FIRST}"
+            disk.write_file(path, disk.sealed(message))
+        return disk.unsealed(path, f"the first message of client {client}", "begin this run anew")
+
+    def forget_firsts(self, after: int) -> None:
+        """Removes the first messages of rounds that are done again: a power cut may have damaged
+        them. Older versions did not say of which round they are: at least the first."""
+        for path in self.folder.glob(f"*{FIRST}"):
+            if int(path.stem.partition("-")[2] or 1) > after:
+                disk.remove(path)
+
+
+class Executor:
+    """Performs asks, one at a time, with one scratch model per architecture and sensor suite."""
+
+    def __init__(
+        self,
+        fleet: BoundFleet,
+        store: StateStore,
+        subsets: str = "each",
+        guard: Guard | None = None,
+    ) -> None:
+        self.fleet, self.store, self.subsets, self.guard = fleet, store, subsets, guard
+        self.method: AnyMethod = fleet.method
+        _, self.state_type, self.down_type, self.up_type = payload_types(type(self.method))
+
+    def perform(self, ask: Ask) -> Answer:
+        if ask.kind == "whole":
+            return self._whole(ask)
+        client = self.fleet.client(ask.client, ask.round, fresh=ask.since < 0)
+        if ask.since < 0:
+            state = self.method.start_client(client)
+        else:
+            kept = load(self.store.read(ask.client, ask.since), device=self.fleet.device)
+            remembered = [key for key in kept if key.startswith(MEMORY)]
+            client.memory.update({key[len(MEMORY) :]: kept.pop(key) for key in remembered})
+            state = unflatten(kept, self.state_type)
+        down = decode(ask.down, self.down_type, device=self.fleet.device)
+        state = self.method.adopt(client, state, down)
+        if ask.kind == "evaluate":
+            state = self.method.prepare(client, state)
+            with torch.no_grad(), client.streams.torch("evaluation", ask.round, ask.client):
+                return Answer(ask.client, scores=list(self._scores(client, state)))
+        up = None
+        if ask.kind == "settle":
+            state = self.method.settle(client, state, down)
+        else:
+            state, up = self.method.local(client, state, down)
+        private = self._private(client, state)
+        broken = not_finite(private)  # kept, it would be so for good
+        reason = f"{PRIVATE_STATE}{broken[0]} {NOT_FINITE}" if broken else ""
+        if broken and self.guard is None:
+            return Answer(ask.client, log=client.log, failure=reason)
+        data = b""
+        if ask.kind == "train":
+            data = self._sent(client, self._guarded(client, up, down), flatten(down))
+        # Under a guard the message leaves all the same: silence would tell of the client's data.
+        keeps = not broken and self._keep(ask, private)
+        return Answer(ask.client, data, keeps, client.log, unkept=reason)
+
+    def _guarded(self, client: Client, up: Any, down: Any) -> dict[str, Tensor]:
+        """The message as privacy lets it leave the device."""
+        flat = flatten(up)
+        if self.guard is None:
+            return flat
+        subspace = self.method.subspace(down) if self.guard.kappa != 1 else {}
+        noise = client.generator("privacy")
+        sent, clipped = self.guard.protect(flat, flatten(down), subspace, client.round, noise)
+        client.log["privacy/clipped"] = clipped
+        return flatten(self.method.tidied(unflatten(dict(sent), self.up_type)))
+
+    def _sent(self, client: Client, up: dict[str, Tensor], down: dict[str, Tensor]) -> bytes:
+        """The message of a client, or what an attacker makes of it."""
+        attack, id = self.fleet.fleet.attack, client.card.id
+        if not attack.attacks(id, client.round):
+            return encode(up).data
+        first = up
+        if attack.kind == "replay":
+            first = load(self.store.first(id, client.round, encode(up).data))
+        return encode(attack.message(client, up, down, first)).data
+
+    def _whole(self, ask: Ask) -> Answer:
+        """The common model with all of the fleet's sensors and with each alone, on this client's
+        test windows. Nothing where a part of the model stays with clients."""
+        client = self.fleet.whole_client(ask.client, ask.round)
+        down = decode(ask.down, self.down_type, device=self.fleet.device)
+        common = {name.partition("/")[2] for name in flatten(down)}
+        if not common.issuperset(client.card.shapes):
+            return Answer(ask.client)
+        state = self.method.adopt(client, self.method.start_client(client), down)
+        client.model.eval()
+        found = []
+        with torch.no_grad(), client.streams.torch("evaluation", ask.round, ask.client):
+            for subset in subsets_of(client.card.modalities, "each") if len(client.test) else ():
+                everything = len(subset) == len(client.card.modalities)
+                name = "all" if everything else f"only_{subset[0]}"
+                for score in self._scored(client, state, client.test, subset, views=False):
+                    if score.label < 0 or is_count(score.metric):
+                        named = replace(score, metric=f"{score.metric}@{name}")
+                        found.append(Scored(ask.client, "test", "+".join(subset), True, named))
+        return Answer(ask.client, scores=found)
+
+    def _private(self, client: Client, state: Any) -> dict[str, Tensor]:
+        """All that a client keeps: its private state, and what its optimiser carries on."""
+        memory = {MEMORY + key: tensor for key, tensor in client.memory.items()}
+        return flatten(state) | memory
+
+    def _keep(self, ask: Ask, private: dict[str, Tensor]) -> bool:
+        """Private state goes to disk. One that never had a tensor needs no file: `start_client`
+        makes it again."""
+        message = encode(private)
+        needed = bool(message.payload) or ask.since >= 0
+        if needed:
+            self.store.write(ask.client, ask.round, message.data)
+        return needed
+
+    def _scores(self, client: Client, state: Any) -> Iterator[Scored]:
+        splits: list[tuple[str, Samples]] = [("val", client.val), ("test", client.test)]
+        client.model.eval()
+        for (split, samples), subset in product(
+            splits, subsets_of(client.card.modalities, self.subsets)
+        ):
+            if not len(samples):
+                continue
+            own = subset == client.card.modalities
+            for score in self._scored(client, state, samples, subset, views=own):
+                yield Scored(client.card.id, split, "+".join(subset), own, score)
+
+    def _scored(
+        self, client: Client, state: Any, samples: Samples, subset: Sequence[str], views: bool
+    ) -> Iterator[Score]:
+        """The scores of the method's prediction and, with `views`, of what else it has to say.
+
+        Its prediction and its measures are also scored over the windows that at least one sensor
+        saw (`@seen`): a window that none saw is guessed. A client without such windows has no such
+        score."""
+        found: dict[str, list[Tensor]] = defaultdict(list)
+        sensors: list[Tensor] = []  # how many of the subset saw each window
+        for indices in torch.split(torch.arange(len(samples)), EVAL_BATCH):
+            batch = only(samples.batch(indices), subset)
+            there = torch.stack(list(batch.present.values())).sum(0)
+            sensors.append(there.cpu())
+            said = dict(self.method.views(client, state, batch)) if views else {}
+            if "" not in said:
+                said = {"": self.method.predict(client, state, batch), **said}
+            if views:
+                said["available"] = there.float()
+            for name, value in said.items():
+                known = value if value.ndim == 1 else guessed(value, there > 0, client)
+                found[name].append(known.cpu())
+        values = {name: torch.cat(parts) for name, parts in found.items()}
+        target = samples.target.cpu()
+        yield from scores_of(client.task, values, target)
+        seen = torch.cat(sensors) > 0
+        if views and bool(seen.any()):
+            own = {f"{name}_seen": x for name, x in values.items() if x.ndim == 1}
+            own["seen"] = values[""]
+            kept = {name: x[seen] for name, x in own.items()}
+            yield from scores_of(client.task, kept, target[seen])
+
+
+def scores_of(task: Task, values: Mapping[str, Tensor], target: Tensor) -> Iterator[Score]:
+    """Of predictions (B, outputs) the task's scores, as `metric@name` unless they are the method's
+    own (""); of measures (B,) the mean, as `mean@name`."""
+    for name, x in values.items():
+        if x.ndim == 1:
+            yield Score(f"mean@{name}", float(x.double().mean()), support=len(x))
+        elif not name:
+            yield from task.scores(x, target)
+        else:
+            counts = name == "seen"  # the pooled macro-F1 is made of them
+            for score in task.scores(x, target):
+                if score.label < 0 or (counts and is_count(score.metric)):
+                    yield replace(score, metric=f"{score.metric}@{name}")
+
+
+def guessed(prediction: Tensor, seen: Tensor, client: Client) -> Tensor:
+    """A window that no sensor saw is given the client's own class frequencies in training, so the
+    prediction is its most frequent class, whatever a method would make of nothing."""
+    classes = client.task.classes
+    if not classes or classes != client.task.outputs or bool(seen.all()):
+        return prediction
+    counts = torch.bincount(client.task.labels(client.train.target), minlength=classes)
+    frequencies = ((counts + 1) / (counts.sum() + classes)).log().to(prediction)
+    return torch.where(seen[:, None], prediction, frequencies)
+
+
+def subsets_of(modalities: Sequence[str], which: str) -> list[tuple[str, ...]]:
+    """The modality subsets to score: all that the client owns, and with "each" every single one of
+    them too."""
+    singles = [(m,) for m in modalities] if which == "each" and len(modalities) > 1 else []
+    return [tuple(modalities), *singles]
+
+
+def only(batch: Batch, subset: Sequence[str]) -> Batch:
+    """The batch with every modality outside `subset` marked absent."""
+    present = {m: p if m in subset else torch.zeros_like(p) for m, p in batch.present.items()}
+    return replace(batch, present=present)

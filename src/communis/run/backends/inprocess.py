@@ -1,0 +1,283 @@
+"""The default backend: this machine. Persistent worker processes with one torch thread each, or
+this process alone.
+
+Work goes out longest client first, answers come back in client order, and every message is read and
+summed in that order: the bits of a run do not depend on the number of workers. Large messages
+travel through files in shared memory; equal ones (a model that is the same for
+everybody) are stored once.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from communis.core import disk
+from communis.core.errors import CommunisError
+from communis.core.scratch import Scratch
+from communis.exchange.messages import Answer, Ask
+from communis.exchange.privacy.guard import Guard
+from communis.fleet.fleet import AnyMethod, Fleet
+from communis.run.backends.executor import Executor, StateStore
+from communis.run.backends.machine import (
+    default_start_method,
+    default_workers,
+    keep_freed_memory,
+    one_thread,
+    shared_memory,
+)
+
+SMALL = 32_768  # bytes; shorter messages go through the pipe itself
+PATIENCE = 2.0  # seconds between two looks whether the parent is still there
+
+
+class WorkerError(CommunisError):
+    """A client's own code failed; the text holds its traceback."""
+
+
+class InProcess:
+    def __init__(
+        self,
+        fleet: Fleet,
+        method: AnyMethod,
+        states: Path | None = None,
+        *,
+        workers: int = 0,
+        device: str = "cpu",
+        subsets: str = "each",
+        start_method: str = "",
+        guard: Guard | None = None,
+    ) -> None:
+        """workers: processes; 1: none besides this one; 0: as many as `default_workers` says.
+        states: where private client state lives. guard: what clients do to their messages."""
+        start_method = start_method or default_start_method(device)
+        self.workers = workers or default_workers(start_method)
+        self._scratch = Scratch(shared_memory())
+        self._mail = self._scratch.path
+        self._spare: Scratch | None = None
+        if states is None:
+            self._spare = Scratch()
+            states = self._spare.path / "states"
+        self._store = StateStore(states)
+        self._job = (fleet, method, self._store.folder, device, subsets, guard)
+        self._context = multiprocessing.get_context(start_method)
+        self._pool: list[_Worker] = []
+        self._executor: Executor | None = None
+        self._cost = {
+            card.id: card.samples * len(card.modalities) for card in fleet.bind(method).cards
+        }
+        self._versions = self._store.versions()  # of every client's private state on disk
+        self._unsettled = set(self._versions)  # clients with versions since the last commit
+
+    def perform(self, asks: Sequence[Ask]) -> Iterator[Answer]:
+        here = self.workers == 1 or len(asks) == 1
+        for ask, answer in zip(asks, (self._here if here else self._in_workers)(asks), strict=True):
+            if answer.keeps_state:
+                self._versions.setdefault(ask.client, set()).add(ask.round)
+                self._unsettled.add(ask.client)
+            yield answer
+
+    def commit(self, *checkpoints: Sequence[int]) -> None:
+        """Looks only at clients with more than one version, however many clients there are."""
+        for client in sorted(self._unsettled):
+            needed = {int(rounds[client]) for rounds in checkpoints}
+            for old in sorted(self._versions[client] - needed):
+                self._store.drop(client, old)
+                self._versions[client].discard(old)
+            if len(self._versions[client]) <= 1:
+                self._unsettled.discard(client)
+
+    def close(self) -> None:
+        for worker in self._pool:
+            worker.stop()
+        self._pool = []
+        self._scratch.close()
+        if self._spare is not None:
+            self._spare.close()
+
+    def _here(self, asks: Sequence[Ask]) -> Iterator[Answer]:
+        if self._executor is None:
+            self._executor = _executor(self._job)
+        for ask in asks:
+            with one_thread():
+                answer = self._executor.perform(ask)
+            yield answer
+
+    def _in_workers(self, asks: Sequence[Ask]) -> Iterator[Answer]:
+        while len(self._pool) < min(self.workers, len(asks)):
+            self._pool.append(
+                _Worker(self._context, self._job, self._mail / f"worker{len(self._pool)}")
+            )
+        letters = _Letters(self._mail)
+        waiting = deque(sorted(range(len(asks)), key=lambda i: (-self._cost[asks[i].client], i)))
+        answers: dict[int, Answer] = {}
+        try:
+            for due in range(len(asks)):
+                while due not in answers:
+                    self._hand_out(asks, waiting, letters)
+                    ready = wait([worker.pipe for worker in self._pool if worker.asked])
+                    for worker in [w for w in self._pool if w.pipe in ready]:
+                        index, answer = worker.receive()
+                        answers[index] = answer
+                        waiting.extendleft(worker.give_back())
+                self._hand_out(asks, waiting, letters)
+                yield answers.pop(due)
+        finally:
+            letters.close()
+            for worker in [w for w in self._pool if w.asked]:  # the round was given up
+                worker.stop(patience=0)
+                self._pool.remove(worker)
+
+    def _hand_out(self, asks: Sequence[Ask], waiting: deque[int], letters: _Letters) -> None:
+        """Every worker has an ask, and a second one lying ready while there are plenty, so that it
+        need not wait for this process between two clients."""
+        for ahead in (1, 2):
+            for worker in self._pool:
+                plenty = len(waiting) > (len(self._pool) if ahead == 2 else 0)
+                if len(worker.asked) < ahead and plenty:
+                    index = waiting.popleft()
+                    worker.send(index, asks[index], letters.post(asks[index].down))
+
+
+class _Letters:
+    """Messages to workers: short ones as they are, long ones as files in shared memory, each
+    content once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._posted: dict[int, tuple[bytes, str]] = {}
+
+    def post(self, data: bytes) -> bytes | str:
+        if len(data) < SMALL:
+            return data
+        if id(data) not in self._posted:
+            path = self.folder / f"down{len(self._posted)}"
+            disk.write_file(path, data)
+            self._posted[id(data)] = data, str(path)
+        return self._posted[id(data)][1]
+
+    def close(self) -> None:
+        for _, path in self._posted.values():
+            Path(path).unlink(missing_ok=True)
+
+
+class _Worker:
+    """A process that performs one ask after the other; the parent's end of it."""
+
+    pipe: Connection
+
+    def __init__(self, context: Any, job: tuple[Any, ...], outbox: Path) -> None:
+        self._context, self._arguments = context, (job, str(outbox), os.getpid())
+        self.asked: deque[tuple[int, int]] = deque()  # index and client of every ask not answered
+        self._lost: list[int] = []  # asks that lay ready for a process that died
+        self._start()
+
+    def _start(self) -> None:
+        self.pipe, theirs = self._context.Pipe()
+        self._process = self._context.Process(
+            target=_serve, args=(theirs, *self._arguments), daemon=True
+        )
+        with warnings.catch_warnings():
+            # Newer Pythons warn of any fork beside a thread; the only other one is a progress bar.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._process.start()
+        theirs.close()
+
+    def send(self, index: int, ask: Ask, letter: bytes | str) -> None:
+        try:
+            self.pipe.send((replace(ask, down=b""), letter))
+        except OSError:  # the process died
+            if not self.asked:  # with nothing to do; otherwise `receive` will see it
+                self._start()
+                self.pipe.send((replace(ask, down=b""), letter))
+        self.asked.append((index, ask.client))
+
+    def receive(self) -> tuple[int, Answer]:
+        """The answer to the oldest ask. If the process died (out of memory, killed), that client
+        failed and a new process takes its place."""
+        index, client = self.asked.popleft()
+        try:
+            answer, up, failure = self.pipe.recv()
+        except (EOFError, ConnectionError):
+            self._process.join()
+            code = self._process.exitcode
+            self._lost = [index for index, _ in self.asked]
+            self.asked.clear()
+            self._start()
+            reason = f"the worker process died (exit code {code}); is there enough memory?"
+            return index, Answer(client, failure=reason)
+        if failure:
+            raise WorkerError(f"client {client}: {failure}")
+        return index, replace(answer, up=_fetch(up))
+
+    def give_back(self) -> list[int]:
+        """The asks that a process which died had not begun; once."""
+        lost, self._lost = self._lost, []
+        return lost
+
+    def stop(self, patience: float = 5) -> None:
+        with suppress(OSError, ValueError):
+            self.pipe.send(None)
+        self._process.join(timeout=patience)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self.pipe.close()
+
+
+def _serve(pipe: Connection, job: tuple[Any, ...], outbox: str, parent: int) -> None:
+    """The worker's loop. Ctrl-C and SIGTERM, which a group of processes gets as one, are for the
+    parent: it finishes the round and then stops the workers. A parent that was killed cannot; its
+    workers see that it is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    executor: Executor | None = None
+    for letter_number in count():
+        while not pipe.poll(PATIENCE):
+            if os.getppid() != parent and sys.platform != "win32":
+                return
+        try:
+            task = pipe.recv()
+        except EOFError:
+            return
+        if task is None:
+            return
+        ask, letter = task
+        try:
+            executor = executor or _executor(job)
+            answer = executor.perform(replace(ask, down=_fetch(letter)))
+            up: bytes | str = answer.up
+            if len(answer.up) >= SMALL:
+                up = f"{outbox}-{letter_number % 2}"  # the parent may still have to read the last
+                disk.write_file(Path(up), answer.up)
+            pipe.send((replace(answer, up=b""), up, ""))
+        except CommunisError as error:
+            pipe.send((None, b"", str(error)))
+        except Exception:
+            pipe.send((None, b"", traceback.format_exc()))
+
+
+def _fetch(letter: bytes | str) -> bytes:
+    """A message, whether it came through the pipe or lies in shared memory."""
+    return Path(letter).read_bytes() if isinstance(letter, str) else letter
+
+
+def _executor(job: tuple[Any, ...]) -> Executor:
+    fleet, method, states, device, subsets, guard = job
+    return Executor(fleet.bind(method, device), StateStore(states), subsets, guard)

@@ -1,0 +1,179 @@
+"""Grid: a table with `[grid.AXIS.LEVEL]` tables -> one table per cell, a level of every axis.
+
+    [grid.H.severe]
+    fleet.suites.preset = "severe"
+    [grid.I.moderate]
+    fleet.dropout.preset = "pamap2-moderate"
+
+A level is a part of a configuration, merged deeply into the file's own tables. What is set with
+`--set key=value` is never undone: by no level, and by no settings of a single method.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, product
+from typing import Any
+
+from communis.core.plugins import nearest
+from communis.core.settings import SchemaError, shown
+
+Table = dict[str, Any]
+MOST_CELLS = 10_000
+PARTS = (
+    "data", "partition", "fleet", "method", "methods", "topology", "attack", "robust", "privacy",
+    "run",
+)  # of every level  # fmt: skip
+
+
+def cells(table: Table, changed: Sequence[str] = ()) -> dict[str, Table]:
+    """The table of every cell by its levels, such as "severe/moderate", in the order of the file;
+    without a grid the table itself, called "". No level may set a key that was `changed`."""
+    base = {key: value for key, value in table.items() if key != "grid"}
+    axes = table.get("grid", {})
+    if axes == {}:
+        return {"": base}
+    for key in [key for key in ("cell", "levels") if key in base]:
+        raise SchemaError(f"{key}: says of which cell a run was; a file with a grid has none")
+    _check(axes, changed)
+    count = math.prod(map(len, axes.values()))
+    if count > MOST_CELLS:
+        raise SchemaError(f"grid: its axes make {count} cells, at most {MOST_CELLS} may be")
+    base["levels"] = {axis: list(levels) for axis, levels in axes.items()}
+    found = {}
+    for levels in product(*axes.values()):
+        cell = dict(zip(axes, levels, strict=True))
+        made = {**base, "cell": cell}
+        for axis, level in cell.items():
+            made = merged(made, axes[axis][level])
+        found["/".join(levels)] = made
+    return found
+
+
+def override(table: Table, text: str) -> list[str]:
+    """Sets what `key=value` says; the key, and those of a table's values."""
+    key, equals, value = (part.strip() for part in text.partition("="))
+    path = [part.strip("\"'") for part in re.findall(r"""\"[^"]*"|'[^']*'|[^.]+""", key)]
+    if not equals or not path:
+        raise SchemaError(f"--set {text}: expected key=value, such as method.lr=0.1")
+    if path[0] == "grid":
+        _check_known(table.get("grid", {}), path)
+    for parent in path[:-1]:
+        table = table.setdefault(parent, {})
+        if not isinstance(table, dict):
+            raise SchemaError(f"--set {text}: {parent} is not a table")
+    new = _read(value)
+    table[path[-1]] = new
+    key = dotted(path)
+    return [key, *(_keys(new, f"{key}.") if isinstance(new, dict) else ())]
+
+
+def _read(text: str) -> Any:
+    """What a value means in TOML, or the word itself if it is one without quotes."""
+    try:
+        found = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    except (ValueError, RecursionError) as error:  # thousands of digits; lists in lists without end
+        raise SchemaError(f"--set: cannot read {shown(text)}: {error}") from None
+    return found["value"] if len(found) == 1 else text
+
+
+def refuse_ignored(
+    changed: Sequence[str],
+    run: Sequence[str],
+    methods: Mapping[str, Table],
+    variants: Mapping[str, Table],
+) -> None:
+    """To set method.X is in vain where one of the methods and variants that are `run` has an X of
+    its own, unless that was set too."""
+    given = [key.removeprefix("method.") for key in changed if key.startswith("method.")]
+    own = {f"variants.{name}": variants[name] for name in run if name in variants}
+    called = [variants.get(name, {}).get("name", name) for name in run]
+    own |= {f"methods.{name}": methods[name] for name in called if name in methods}
+    for (where, settings), key in product(own.items(), given):
+        there = f"{where}.{key}"
+        set_too = any(f".{other}".endswith(f".{there}") for other in changed)
+        if key != "name" and key in settings and not set_too:
+            raise SchemaError(
+                f"--set method.{key}: {where} sets it; change that: --set {there}=..."
+            )
+
+
+def dotted(path: Iterable[str]) -> str:
+    """A key as it is written in TOML."""
+    return ".".join(
+        name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
+        for name in path
+    )
+
+
+def merged(table: Table, part: Table) -> Table:
+    """`table` with the values of `part`; tables are merged in turn, other values replaced."""
+    both = {
+        key: merged(table[key], value)
+        for key, value in part.items()
+        if isinstance(value, dict) and isinstance(table.get(key), dict)
+    }
+    return {**table, **part, **both}
+
+
+def _check(axes: Any, changed: Sequence[str]) -> None:
+    if not isinstance(axes, dict):
+        raise SchemaError(f"grid: expected tables such as [grid.H.severe], got {shown(axes)}")
+    for axis, levels in axes.items():
+        if not isinstance(levels, dict) or not levels:
+            raise SchemaError(
+                f"grid.{axis}: expected tables such as [grid.{axis}.severe], got {shown(levels)}"
+            )
+        for level, part in levels.items():
+            _check_level(dotted(["grid", axis, level]), part, changed)
+    keys = {axis: {k for part in axes[axis].values() for k in _keys(part)} for axis in axes}
+    for one, other in combinations(axes, 2):
+        if both := keys[one] & keys[other]:
+            raise SchemaError(f"grid: axes {one} and {other} both set {min(both)}; one of them can")
+
+
+def _check_level(where: str, part: Any, changed: Sequence[str]) -> None:
+    if not isinstance(part, dict):
+        raise SchemaError(f"{where}: expected a table, got {shown(part)}")
+    for key, value in part.items():
+        if key not in PARTS and isinstance(value, dict) and value.keys() <= set(PARTS):
+            axis, _, level = where.removeprefix("grid.").rpartition(".")
+            raise SchemaError(
+                f"{where}.{key}: no part of a configuration; the name of a level that has a dot "
+                f'is quoted, as in [grid.{axis}."{level}.{key}"]'
+            )
+        if key not in PARTS or not isinstance(value, dict):
+            raise SchemaError(
+                f"{where}.{key}: a level holds parts of the tables {', '.join(PARTS)}, "
+                f'such as fleet.suites.preset = "severe"; got {shown(value)}'
+            )
+    for key in changed:
+        taken = any(own == key or own.startswith(f"{key}.") for own in _keys(part))
+        if taken and f"{where}.{key}" not in changed:
+            raise SchemaError(f"--set {key}: {where} sets it; change that: --set {where}.{key}=...")
+
+
+def _check_known(axes: Any, path: Sequence[str]) -> None:
+    """Only levels that the file has can be changed: a mistyped one would be a level more."""
+    _check(axes, ())
+    known = [dotted(["grid", axis, level]) for axis, levels in axes.items() for level in levels]
+    if (level := dotted(path[:3])) not in known:
+        there = f"there are {', '.join(known)}" if known else "there is no grid"
+        raise SchemaError(
+            f"--set {dotted(path)}: no level of the file{nearest(level, known)}; {there}"
+        )
+
+
+def _keys(table: Table, where: str = "") -> Iterator[str]:
+    """The dotted keys of all values in a table."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _keys(value, f"{where}{key}.")
+        else:
+            yield f"{where}{key}"

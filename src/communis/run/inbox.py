@@ -1,0 +1,70 @@
+"""What clients sent, as it arrives: read, checked, and refused by name if it cannot be true."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from communis.core.contract import Card
+from communis.core.errors import CommunisError, readable
+from communis.exchange import wire
+from communis.exchange.ledger import Ledger
+from communis.exchange.messages import Answer
+from communis.fleet.fleet import AnyMethod
+from communis.run.round_log import Diary
+from communis.run.summary import weighted_mean
+
+
+@dataclass
+class Inbox:
+    """Of one round."""
+
+    method: AnyMethod
+    cards: Sequence[Card]
+    max_bytes: int
+    arriving: Collection[int]  # whose messages reach anybody
+    sent: dict[int, Any] = field(default_factory=dict)  # by client: what could be read at all
+    messages: dict[int, Any] = field(default_factory=dict)  # by client: what is to be used
+    refused: list[tuple[int, str]] = field(default_factory=list)  # who, and why
+    kept: list[int] = field(default_factory=list)  # who has a new private state
+    losses: dict[int, float] = field(default_factory=dict)  # of training
+
+    def read(self, answers: Iterator[Answer], ledger: Ledger, diary: Diary) -> None:
+        """Messages are read while other clients still work. For a client that failed or whose
+        message was refused the round did not happen: it goes on from the private state it had
+        before. One that nobody heard has trained all the same."""
+        *_, kind = wire.payload_types(type(self.method))
+        for answer in answers:
+            card = self.cards[answer.client]
+            self.losses[card.id] = answer.log.get("loss", math.nan)
+            self.refused += answer.failures
+            if answer.log or not answer.failure:  # a process that died left no log
+                diary.hear(answer)
+            if answer.failure:
+                continue
+            payload = len(answer.up)  # of a message that cannot be read, everything counts
+            try:
+                up = wire.decode(answer.up, kind, max_bytes=self.max_bytes)
+                self.sent[card.id] = up
+                payload = sum(t.nbytes for t in wire.flatten(up).values())
+                wire.check(up, card, self.method.sends(card), self.method.partial)
+                self.method.vet(card, up)
+                if card.id in self.arriving:
+                    self.messages[card.id] = up
+                else:  # nobody heard it, but it has trained
+                    diary.lose(card.id)
+                if answer.keeps_state:
+                    self.kept.append(card.id)
+            except CommunisError as error:
+                self.refused.append((card.id, readable(str(error))))
+            except Exception as error:  # whatever a message makes of us, it stops nobody else
+                why = f"not a message that can be read: {type(error).__name__}: {error}"
+                self.refused.append((card.id, readable(why)))
+            ledger.up(card.id, wire.Message(answer.up, payload))
+
+    def loss(self, honest: Sequence[Card]) -> float:
+        """The mean training loss of these clients, by samples. Not sent: a simulation's look."""
+        there = [card for card in honest if card.id in self.losses]
+        return weighted_mean([(self.losses[card.id], card.samples) for card in there])

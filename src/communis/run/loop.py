@@ -1,0 +1,400 @@
+"""The round loop. A run is an iterator of RoundRecord; what a user wants done between rounds is the
+body of the loop."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+
+from communis.core.arrays import Array
+from communis.core.contract import SERVER, Method
+from communis.core.errors import CommunisError
+from communis.core.replies import Rule
+from communis.core.scratch import Scratch
+from communis.exchange import wire
+from communis.exchange.ledger import Ledger
+from communis.exchange.messages import (
+    Answer,
+    Ask,
+    Backend,
+    RoundRecord,
+    Scored,
+    Topology,
+    not_finite,
+    unknown,
+)
+from communis.exchange.privacy.protection import Protection
+from communis.exchange.privacy.settings import PrivacyConfig
+from communis.exchange.topology import Apart, Star
+from communis.fleet.fleet import AnyMethod, Fleet
+from communis.methods.parts.training import Recipe
+from communis.run.aggregation import Aggregation
+from communis.run.backends.inprocess import InProcess
+from communis.run.folder import STATES, Checkpoint, RunFolder
+from communis.run.identity import digest
+from communis.run.inbox import Inbox
+from communis.run.plan import Plan, some
+from communis.run.round_log import Diary
+from communis.run.summary import summary
+
+log = logging.getLogger("communis")
+
+
+class Run:
+    """`for record in Run(fleet, method, Plan(rounds=20)): ...`
+
+    Afterwards `records()`, `scores()` and `links()` are data frames; `server` is what was learned.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        method: AnyMethod,
+        plan: Plan | None = None,
+        *,
+        folder: str | Path | None = None,
+        config: str = "",
+        topology: Topology | None = None,
+        rule: Rule | None = None,
+        privacy: PrivacyConfig | None = None,
+        backend: Backend | None = None,
+    ) -> None:
+        """folder: where everything is written and a checkpoint is continued from; without one the
+        run leaves nothing behind. config: text for the folder's config.toml. rule: what stands in
+        for means, see robust/. privacy: see privacy/."""
+        self.plan, self.method, self.topology = plan or Plan(), method, topology or Star()
+        if not method.exchange:
+            self.topology = Apart()
+            if privacy is not None and privacy.mode != "none":
+                raise CommunisError(
+                    "exchange = false: nothing leaves a client, so privacy would only noise what "
+                    'it keeps for itself; set [privacy] mode = "none"'
+                )
+        fleet = fleet.pool() if method.pools_data else fleet
+        self._fleet, self._streams = fleet.bind(method), fleet.streams
+        self._server_type, *_ = wire.payload_types(type(method))
+        self.cards, self._clock = self._fleet.cards, self._fleet.clock
+        self._liars = frozenset(fleet.attack.attackers)
+        if isinstance(method, Recipe):
+            method.check_paths({path: None for card in self.cards for path in card.params})
+        if not any(self.cards[i].samples for i in self._fleet.trainers):
+            raise CommunisError("no client has a training window (split 0)")
+        setting = self.plan.setting(
+            len(self._fleet.trainers), isinstance(self.topology, Star), rule is not None
+        )
+        self._privacy = Protection(privacy or PrivacyConfig(), self._fleet, setting)
+        if backend is not None and self._privacy.guard is not None:
+            raise CommunisError("privacy: a backend of one's own has no guard on its clients")
+        self._aggregation = Aggregation(method, self._privacy, self._liars, rule)
+        if method.pools_data:
+            self.topology = self._aggregation.pooled(self.topology)
+        aggregators = self.topology.aggregators(len(self.cards))
+        self.servers = {a: method.start_server(self._privacy.view) for a in aggregators}
+        self._privacy.rehearse(self.servers[aggregators[0]])
+        self.round = 0  # the last one completed
+        self.history: list[RoundRecord] = []
+        self._since = np.full(len(self.cards), -1, np.int64)  # round of each client's private state
+        self._checkpoints: list[Array] = []  # the same in the checkpoints on disk, the last first
+        self._diverged: frozenset[int] = frozenset()  # clients, by their last training
+        self._lasting = folder is not None
+        if folder is None:
+            self._scratch = Scratch()  # removed when this run is forgotten
+            folder = self._scratch.path / "run"
+        self.folder = RunFolder(Path(folder))
+        self.folder.open()
+        self._saved = self._restore()
+        if self._saved < 0:
+            about = {"topology": self.topology.describe(len(fleet)), **self._evaluation()}
+            self.folder.describe(config, self._fleet, about)
+        self.folder.account(self._privacy.account())
+        self.backend = backend or InProcess(
+            fleet,
+            method,
+            self.folder.clients,
+            workers=self.plan.workers,
+            device=self.plan.device,
+            subsets=self.plan.eval_subsets,
+            start_method=self.plan.start_method,
+            guard=self._privacy.guard,
+        )
+        self._commit()
+
+    def __iter__(self) -> Iterator[RoundRecord]:
+        while self.round < self.plan.rounds and not self._privacy.over(self.round + 1):
+            yield self._next()
+        if self.spent:
+            self.folder.account(self._privacy.account(ended=self.round))
+        self.save()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Saves what is not saved yet and ends the workers, also if the disk is full."""
+        try:
+            self.save()
+        finally:
+            self.backend.close()
+            self.folder.close()
+
+    def save(self) -> None:
+        """The folder's checkpoint is the last completed round."""
+        if self._saved == self.round:
+            return
+        if self._lasting:
+            self.folder.save(Checkpoint(self.round, self._experiment, self._tensors()))
+        self._saved = self.round
+        before = self._checkpoints[:1] if self._lasting else []
+        self._checkpoints = [self._since.copy(), *before]
+        self._commit()
+
+    def _commit(self) -> None:
+        """The private states of the checkpoints stay, others may go."""
+        checkpoints = self._checkpoints or [self._since]
+        self.backend.commit(*(rounds.tolist() for rounds in checkpoints))
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        """What a checkpoint holds."""
+        found = {STATES: torch.from_numpy(self._since), **self._privacy.tensors}
+        for aggregator, server in self.servers.items():
+            flat = wire.flatten(server)
+            found |= {f"{aggregator}:{key}": tensor for key, tensor in flat.items()}
+        return found
+
+    @property
+    def server(self) -> Any:
+        """The state of the only aggregator (in a graph, see `servers`)."""
+        return self.servers[SERVER]
+
+    @property
+    def spent(self) -> bool:
+        """Whether it ended early because the privacy budget is spent."""
+        return self.round < self.plan.rounds and self._privacy.over(self.round + 1)
+
+    def records(self) -> pd.DataFrame:
+        """One row per round."""
+        rows = [{**vars(record), **record.scores} for record in self.history]
+        return pd.DataFrame(rows).drop(columns="scores", errors="ignore")
+
+    def scores(self) -> pd.DataFrame:
+        """One row per evaluated round x client x split x modality subset x metric x class."""
+        return pd.DataFrame(self.folder.scores().to_pandas())
+
+    def links(self) -> pd.DataFrame:
+        """Bytes per round and link; the server is -1, all neighbours of a node -2."""
+        return pd.DataFrame(self.folder.links().to_pandas())
+
+    def _next(self) -> RoundRecord:
+        """One round. The run changes only at its end, so a failure leaves the last round intact."""
+        start, round = time.perf_counter(), self.round + 1
+        cohort, awake = self._reached(round)
+        topology = self.topology.at(round)
+        ledger = Ledger(topology, awake, cohort)
+        heard = {a: topology.hears(a, cohort) for a in awake}
+        if self.method.pools_data:
+            raw = self._fleet.fleet.training_bytes() if round == 1 else {}
+            ledger.pool(cohort[0], raw)
+        since, diary = self._since.copy(), Diary(self.method, self.cards)
+        answers = self._ask("train", cohort, round, since, self.servers, ledger)
+        arriving = {client for clients in heard.values() for client in clients}
+        inbox = Inbox(self.method, self._privacy.cards, self.plan.max_message_mb << 20, arriving)
+        inbox.read(answers, ledger, diary)
+        received, refused = inbox.messages, inbox.refused
+        since[inbox.kept] = round
+        heard = {a: [i for i in clients if i in received] for a, clients in heard.items()}
+        begun = time.perf_counter()
+        servers, dropped = self._aggregation.all(self.servers, heard, received, round)
+        seconds_aggregation = time.perf_counter() - begun
+        if dropped:  # then the round did not happen for the clients either
+            refused, since = [*refused, *dropped], self._since.copy()
+        elif type(self.method).settle is not Method.settle:
+            there = [i for i in cohort if since[i] == round or i in received]
+            for answer in self._ask("settle", there, round, since, servers, ledger):
+                diary.hear(answer)
+                refused += answer.failures
+                if answer.keeps_state:
+                    since[answer.client] = round
+        trained = time.perf_counter()
+        diverged = self._diverged_after(cohort, refused)
+        scores, unscored = self._evaluate(round, since, servers, cohort, diverged)
+        refused += unscored
+        if self.plan.compares(evaluated=bool(scores)):
+            diary.compare(self.servers, {i: x for i, x in received.items() if i not in self._liars})
+        spent, nothing = diary.spent(self._clock, ledger), 0.0 if self._clock else math.nan
+        honest = {a: server for a, server in servers.items() if a not in self._liars}
+        lying = [i for i in self._liars if self._fleet.fleet.attack.attacks(i, round)]
+        moved = self._aggregation.moved(self.servers, servers, heard, received, lying, round)
+        paid = self._privacy.spend(cohort, round)
+        if self.method.exchange and self._privacy.see(inbox.sent.values()):
+            self.folder.account(self._privacy.account())
+        record = RoundRecord(
+            round=round,
+            cohort=tuple(cohort),
+            loss=inbox.loss([card for card in self.cards if card.id not in self._liars]),
+            bytes_down=ledger.bytes_down,
+            bytes_up=ledger.bytes_up,
+            bytes_framing=ledger.bytes_framing,
+            seconds=trained - start,
+            seconds_aggregation=seconds_aggregation,
+            seconds_evaluation=time.perf_counter() - trained,
+            virtual_seconds=max((s.compute + s.down + s.up for s in spent), default=nothing),
+            virtual_joules=sum((s.joules for s in spent), start=nothing),
+            consensus_distance=self._aggregation.consensus_distance(honest),
+            attack_distance=math.nan if dropped else moved,
+            refused=tuple(refused),
+            scores=summary(scores),
+        )
+        found: dict[str, Sequence[Any]] = {"links": ledger.links, "scores": scores, "clock": spent}
+        self.folder.record(record, found | diary.rows(honest, paid))
+        self.round, self._since, self.servers = round, since, servers
+        self._diverged = diverged
+        self.history.append(record)
+        if round % self.plan.checkpoint_every == 0:
+            self.save()
+        return record
+
+    def _reached(self, round: int) -> tuple[list[int], list[int]]:
+        """Who trains, a sample of those who are online, and the aggregators that hear them."""
+        trainers, fleet = self._fleet.trainers, self._fleet.fleet
+        there = np.ones(len(self.cards), bool)  # a pooled client sits beside the server
+        there[: len(fleet)] = fleet.online.who(len(fleet), round, self._streams) | fleet.pooled
+        draw = self._streams.generator("participation", round)
+        able = self._privacy.able([i for i in trainers if there[i]], round)
+        central = self._privacy.central
+        size = self.plan.size(len(trainers))
+        cohort = central.draw(able, draw) if central else some(able, size, draw)
+        return cohort, [a for a in self.servers if a == SERVER or there[a]]
+
+    def _ask(
+        self,
+        kind: Literal["train", "settle"],
+        clients: Sequence[int],
+        round: int,
+        since: Array,
+        servers: Mapping[int, Any],
+        ledger: Ledger,
+    ) -> Iterator[Answer]:
+        """Sends the downlinks and has the clients work, each from its state of round `since`."""
+        messages = self._downs(clients, servers, kind)
+        for client in clients:
+            ledger.down(client, messages[client])
+        asks = [Ask(kind, i, round, int(since[i]), messages[i].data) for i in clients]
+        return self.backend.perform(asks)
+
+    def _downs(
+        self, clients: Sequence[int], servers: Mapping[int, Any], kind: str
+    ) -> dict[int, wire.Message]:
+        """The downlink of every client, or what it would get with all sensors ("whole")."""
+        known = self._privacy.cards
+        cards = {i: self._fleet.whole(i) if kind == "whole" else known[i] for i in clients}
+        of = {i: servers[self.topology.aggregator_of(i)] for i in clients}
+        return self._aggregation.downs(of, cards, after=kind == "settle")
+
+    def _diverged_after(
+        self, cohort: Sequence[int], refused: Sequence[tuple[int, str]]
+    ) -> frozenset[int]:
+        """The clients whose last training ended in a private state that is not finite."""
+        now = {client for client, reason in refused if not_finite(reason)}
+        return frozenset((self._diverged - set(cohort)) | now)
+
+    def _evaluation(self) -> dict[str, Any]:
+        """What the folder says of whom is scored; `notes` are shown beside the scores."""
+        honest = self._honest
+        count = len(self.plan.evaluated(honest, 1, self._streams))
+        notes = list(self._fleet.fleet.windows.notes)
+        if self.plan.sampled(len(honest)):
+            notes.append(
+                f"scores are of a sample of {count:,} of {len(honest):,} clients, the same in all "
+                "rounds and for all methods of a seed; "
+                f"run.eval_clients = {len(honest)} scores all"
+            )
+            if self._lasting:  # else it may be a rehearsal of one that is
+                log.info(notes[-1])
+        return {"notes": notes, "evaluation": {"clients": count, "of": len(honest)}}
+
+    @cached_property
+    def _honest(self) -> list[int]:
+        """The clients that can be scored."""
+        return [i for i in range(len(self._fleet.fleet)) if i not in self._liars]
+
+    def _evaluate(
+        self,
+        round: int,
+        since: Array,
+        servers: Mapping[int, Any],
+        cohort: Sequence[int],
+        diverged: Collection[int],
+    ) -> tuple[list[Scored], list[tuple[int, str]]]:
+        """The scores of this round, if they are due or no round can follow, and the clients that
+        could not be scored. Who diverged scores NaN: the state before would flatter the method."""
+        if not self.plan.evaluates(round) and not self._privacy.over(round + 1, cohort):
+            return [], []
+        clients = self.plan.evaluated(self._honest, round, self._streams)
+        messages = self._downs(clients, servers, "evaluate")
+        asks = [Ask("evaluate", i, round, int(since[i]), messages[i].data) for i in clients]
+        answers = list(self.backend.perform(asks))
+        if self.plan.eval_whole and not self.method.pools_data:
+            messages = self._downs(clients, servers, "whole")
+            answers += self.backend.perform(
+                [Ask("whole", i, round, -1, messages[i].data) for i in clients]
+            )
+        failed = [failure for answer in answers for failure in answer.failures]
+        scores = [scored for answer in answers for scored in answer.scores]
+        return [unknown(x) if x.client in diverged else x for x in scores], failed
+
+    @cached_property
+    def _experiment(self) -> str:
+        """A digest of everything that must be the same for a checkpoint to be continued; the plan
+        may change, for instance to go on for more rounds."""
+        cards = [(c.id, c.modalities, c.samples, c.model) for c in self.cards]
+        extra = [part for part in (self._aggregation.rule, *self._privacy.mechanisms) if part]
+        fleet = self._fleet.fleet.digest
+        return digest(self.method, self.topology, self._streams, fleet, cards, *extra)
+
+    def _restore(self) -> int:
+        """Continues the folder's checkpoint; its round, or -1 if there is none."""
+        checkpoints = self.folder.load(self._experiment)
+        if not checkpoints:
+            return -1
+        last = checkpoints[0]
+        tensors = dict(last.tensors)
+        self._since = tensors.pop(STATES).numpy().copy()
+        self._checkpoints = [checkpoint.states.numpy().copy() for checkpoint in checkpoints]
+        self._privacy.restore(tensors, self.folder.accounted())
+        lost = sorted(set(self._privacy.paid) - set(self.folder.paid()))
+        if lost:
+            raise CommunisError(
+                f"{self.folder.path / 'log'}: does not say what round {lost[0]} cost in privacy "
+                f"({len(lost)} rounds in all), so that epsilon would be understated; put back a "
+                "copy of these files, or begin anew in another folder"
+            )
+        by_server: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)
+        for key, tensor in tensors.items():
+            aggregator, _, name = key.partition(":")
+            by_server[aggregator][name] = tensor
+        self.servers = {
+            a: wire.unflatten(by_server[str(a)], self._server_type) for a in self.servers
+        }
+        self.round, self.history = last.round, self.folder.records()
+        for record in self.history:
+            self._diverged = self._diverged_after(record.cohort, record.refused)
+        return last.round

@@ -1,0 +1,78 @@
+"""What is written down of a round besides scores and bytes: what clients and server noted, what it
+took on the devices, and how alike the updates were."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from communis.core.contract import SERVER, Card
+from communis.core.state import State
+from communis.exchange.ledger import Ledger
+from communis.exchange.messages import Answer, Noted, Pair
+from communis.fleet.device import Clock, Spent, Used
+from communis.fleet.fleet import AnyMethod
+from communis.run import updates
+
+
+class Diary:
+    """Of one round."""
+
+    def __init__(self, method: AnyMethod, cards: Sequence[Card]) -> None:
+        self._method, self._cards = method, cards
+        self._logs: dict[int, dict[str, float]] = {}
+        self._pairs: list[Pair] = []
+        self._noted: list[Noted] = []
+
+    def hear(self, answer: Answer) -> None:
+        """A client may work twice in a round: what it counted adds up."""
+        log = self._logs.setdefault(answer.client, {})
+        for name, value in answer.log.items():
+            log[name] = log.get(name, 0.0) + value
+
+    def lose(self, client: int) -> None:
+        """Its message was lost on the way."""
+        self._logs.setdefault(client, {})["lost"] = 1.0
+
+    def spent(self, clock: Clock | None, ledger: Ledger) -> list[Spent]:
+        """What the round took on the device of everybody who answered."""
+        if clock is None:
+            return []
+        down, up = ledger.received(), ledger.sent()
+        return clock.round(
+            [
+                Used(i, card.device, log, down.get(i, 0), up.get(i, 0), card.model)
+                for i, log in self._logs.items()
+                for card in [self._cards[i]]
+            ]
+        )
+
+    def compare(self, servers: Mapping[int, Any], received: Mapping[int, Any]) -> None:
+        """How alike updates of a common model are, and how far apart; nothing where there is no
+        such model. servers: before the round."""
+        before = getattr(servers.get(SERVER), "w", None)
+        if isinstance(before, State) and all(hasattr(up, "w") for up in received.values()):
+            changed = updates.sent(before, received, self._cards)
+            self._pairs = updates.pairs(changed)
+            self._noted += updates.spread(changed, self._cards)
+
+    def rows(
+        self, servers: Mapping[int, Any], paid: Sequence[Noted] = ()
+    ) -> dict[str, Sequence[Any]]:
+        """What clients and server noted. A loss goes into the record; in a graph, where every node
+        has a server state of its own, the means over nodes are kept."""
+        noted = [
+            Noted(client, name, value)
+            for client, log in self._logs.items()
+            for name, value in log.items()
+            if name != "loss"
+        ]
+        notes: dict[str, list[float]] = {}
+        for node, server in servers.items():
+            for name, value in self._method.notes(server, node).items():
+                notes.setdefault(name, []).append(value)
+        noted += [Noted(SERVER, name, fmean(values)) for name, values in notes.items()]
+        # In an order of their own: that of a server's state is another after a resume.
+        rows = sorted([*noted, *self._noted, *paid], key=lambda note: (note.client, note.name))
+        return {"pairs": self._pairs, "log": rows}
