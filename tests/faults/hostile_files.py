@@ -54,7 +54,7 @@ from communis.data.sources.utd_mhad import UtdMhad
 from communis.data.sources.watch import Watch
 from communis.data.sources.wical import Wical
 from communis.data.sources.wifi_csi import WifiCsi
-from tests.unit.data import (
+from tests.unit.data.sources import (
     made_deepsense,
     made_dsads,
     made_mhealth,

@@ -42,7 +42,7 @@ from tests.faults.hostile_files import (
     mutate,
     read_by,
 )
-from tests.unit.data import made_mmfi, made_realworld, made_stress_predict, made_umafall
+from tests.unit.data.sources import made_mmfi, made_realworld, made_stress_predict, made_umafall
 
 SOME = 1_000  # damaged files
 MANY = 20_000

@@ -28,9 +28,8 @@ from communis.results.report.page import render, write
 from communis.results.report.warnings import warnings
 from communis.results.report.wording import default_metric
 from tests.faults.test_damage import run
-from tests.unit import (
-    folders,
-    relief_like,
+from tests.unit import folders, relief_like
+from tests.unit.results.report import (
     test_report,
     test_report_attack,
     test_report_graph,

@@ -1,1 +1,0 @@
-"""The dataset sources, each on files of its official format."""

@@ -1,0 +1,1 @@
+"""The dataset sources, each on files of its official format."""
