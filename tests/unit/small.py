@@ -12,7 +12,7 @@ from torch import Tensor
 from communis import Batch, Card, Client, FedAvg, Fleet, Windows
 from communis.core.streams import Streams
 from communis.core.tasks import Classification
-from communis.fleet.clients import BoundFleet
+from communis.fleet.clients import FleetClients
 from communis.models.network import Network, initialise
 from communis.models.zoo import Architecture
 
@@ -42,7 +42,7 @@ def windows(
     return Windows(**(made | changes))
 
 
-def bound(data: Windows, method: Any = None, **changes: Any) -> BoundFleet:
+def bound(data: Windows, method: Any = None, **changes: Any) -> FleetClients:
     return Fleet.of(data, **({"models": (TINY,)} | changes)).bind(method or FedAvg())
 
 

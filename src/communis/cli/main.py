@@ -19,7 +19,7 @@ from rich.table import Table
 
 from communis.cli import data, device, jobs, models, probe
 from communis.cli.jobs import Job
-from communis.cli.terminal import Said, err, out, say
+from communis.cli.terminal import LogToStderr, err, out, say
 from communis.cli.trust import Trust
 from communis.core import memory, plugins, start_up
 from communis.core.errors import CommunisError, readable
@@ -260,7 +260,7 @@ app.command()(models.pretrain)
 def main() -> None:
     """Entry point: refusals are one clear line. A mistake of ours is one line as well, and its
     traceback goes into a file."""
-    logging.basicConfig(level=logging.INFO, handlers=[Said()])
+    logging.basicConfig(level=logging.INFO, handlers=[LogToStderr()])
     try:
         start_up.ready()
         app()

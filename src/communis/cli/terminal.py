@@ -82,7 +82,7 @@ out = Terminal(width=None if sys.stdout.isatty() else 110)
 err = Terminal(stderr=True, soft_wrap=True)
 
 
-class Said(logging.Handler):
+class LogToStderr(logging.Handler):
     """What the library says while it reads data, on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:

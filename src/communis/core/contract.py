@@ -182,7 +182,7 @@ class Client:
 
 
 @dataclass(frozen=True)
-class Pace:
+class TrainingCost:
     """What a device takes to train, in seconds per window."""
 
     forward: float  # the forward pass
@@ -205,7 +205,7 @@ class FleetView(Protocol):
     @property
     def noised(self) -> bool: ...  # what clients send arrives with the noise of privacy
     def holders(self, path: Path) -> int: ...  # clients that own a path
-    def pace(self, card: Card) -> Pace: ...  # of its device; without profiles all are alike
+    def pace(self, card: Card) -> TrainingCost: ...  # of its device; without profiles all are alike
 
 
 def modality_of(path: Path) -> Modality:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from communis.core.contract import Card, Client, Modality, Model, Pace, Public, Task
+from communis.core.contract import Card, Client, Modality, Model, Public, Task, TrainingCost
 from communis.core.errors import CommunisError
 from communis.core.groups import groups
 from communis.core.requirements import MIXED
@@ -44,7 +44,7 @@ class _Kit:
     groups: int  # of the bare architecture, without what the method adds in `equip`
 
 
-class BoundFleet:
+class FleetClients:
     """A fleet at work with one method: what the server may see (cards, initial parameters) and the
     clients themselves."""
 
@@ -158,11 +158,11 @@ class BoundFleet:
         }
         return Clock(self.fleet.clock, profiles, models)
 
-    def pace(self, card: Card) -> Pace:
+    def pace(self, card: Card) -> TrainingCost:
         """How fast a client's device trains. Without profiles all are alike: time is counted in
         forward passes of the whole model."""
         if self.clock is None:
-            return Pace(1.0, 2.0 / self._kit(card.id, whole=True).groups)
+            return TrainingCost(1.0, 2.0 / self._kit(card.id, whole=True).groups)
         cost = self._cost(card) if self.fleet.clock.mode == "exact" else Cost(0.0, 0.0)
         return self.clock.pace(card.device, cost, self._kit(card.id).groups, card.model)
 

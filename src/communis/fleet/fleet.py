@@ -42,7 +42,7 @@ from communis.fleet.partition.natural import by_owner
 from communis.models.zoo import Architecture
 
 if TYPE_CHECKING:
-    from communis.fleet.clients import BoundFleet
+    from communis.fleet.clients import FleetClients
 
 Normalise = Literal["client", "fleet", "none"]
 Splits = tuple[TensorSamples, TensorSamples, TensorSamples]
@@ -120,10 +120,10 @@ class Fleet:
         """With one more client that holds everybody's windows, all in full detail."""
         return replace(self, pooled=True, coarse=())
 
-    def bind(self, method: AnyMethod, device: str = "cpu") -> BoundFleet:
-        from communis.fleet.clients import BoundFleet
+    def bind(self, method: AnyMethod, device: str = "cpu") -> FleetClients:
+        from communis.fleet.clients import FleetClients
 
-        return BoundFleet(self, method, torch.device(device))
+        return FleetClients(self, method, torch.device(device))
 
     @cached_property
     def digest(self) -> str:

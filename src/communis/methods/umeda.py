@@ -46,16 +46,16 @@ from communis.methods.fedavg import Averaging
 from communis.methods.parts.diffusion import operators as ops
 from communis.methods.parts.diffusion.consensus import Diffusion, ScoreOutput
 from communis.methods.parts.diffusion.diffgno import (
-    Agreement,
     BasisName,
     ConsensusName,
-    Known,
+    DiffGNO,
+    OperatorState,
     noted,
 )
 
 
 @dataclass(frozen=True)
-class Server(Known):
+class Server(OperatorState):
     w: State = field(default_factory=State)  # theta_\M
 
 
@@ -214,8 +214,8 @@ class Umeda(Averaging, Method[Server, Private, Down, Up]):
             return not noised
         return self.residual == "mean"
 
-    def _agreement(self, noised: bool) -> Agreement:
-        return Agreement(
+    def _agreement(self, noised: bool) -> DiffGNO:
+        return DiffGNO(
             rank=self.rank,
             consensus=self.consensus,
             diffusion=self._diffusion(),

@@ -60,7 +60,7 @@ class Spent:
 
 
 @dataclass(frozen=True)
-class Books:
+class PrivacyAccount:
     """A run with its privacy.json."""
 
     run: Finished
@@ -175,12 +175,12 @@ class Books:
         return pd.DataFrame(table)
 
 
-def books(run: Finished) -> Books | None:
+def books(run: Finished) -> PrivacyAccount | None:
     """None where the folder says nothing of privacy, or nothing of what leaks, being older."""
     path = run.path / "privacy.json"
     if "leaks" not in run.privacy:
         return None
-    found = Books(run, run.privacy)
+    found = PrivacyAccount(run, run.privacy)
     needed = ("mode", "settings", "clients", "tensors")
     lacking = [key for key in needed if found.account.get(key) is None]
     if lacking:
@@ -195,7 +195,7 @@ def books(run: Finished) -> Books | None:
     return found
 
 
-def _check(path: Path, found: Books) -> None:
+def _check(path: Path, found: PrivacyAccount) -> None:
     """Refuses an account by which nothing can be reckoned."""
     known = [f.name for f in fields(Part)]
     if any(sorted(part) != sorted(known) for part in found.account["tensors"]):

@@ -11,7 +11,7 @@ from statistics import median
 from communis.core.extras import EXTRAS, command
 from communis.exchange.privacy import gaussian
 from communis.exchange.privacy.digits import upward
-from communis.results.account import Books, Part, Rounds, Spent, books, epsilon_of
+from communis.results.account import Part, PrivacyAccount, Rounds, Spent, books, epsilon_of
 from communis.results.finished import Finished
 
 UNIT = "a client with all of its windows; a person behind several clients is not covered"
@@ -153,7 +153,7 @@ def listed(parts: Sequence[Part]) -> str:
     return f"{fields} ({tensors} tensors, {numbers:,} numbers)"
 
 
-def _central(found: Books, base: Verdict) -> Verdict:
+def _central(found: PrivacyAccount, base: Verdict) -> Verdict:
     qs = [q for q, _ in found.released.values()]
     ends = dict.fromkeys(f"{q:g}" for q in (min(qs, default=0.0), max(qs, default=0.0)))
     base = replace(base, sampling=f"Poisson, q = {' to '.join(ends)}")
@@ -175,7 +175,7 @@ def _central(found: Books, base: Verdict) -> Verdict:
     return replace(base, line=line, epsilon=epsilon, conditions=conditions)
 
 
-def _own(found: Books, base: Verdict) -> Verdict:
+def _own(found: PrivacyAccount, base: Verdict) -> Verdict:
     """Noise on the device: local, and the paper's."""
     spent = tuple(found.clients)
     base = replace(base, sampling=UNSAMPLED, per_client=spent, stopped=found.stopped)
@@ -196,7 +196,7 @@ def _own(found: Books, base: Verdict) -> Verdict:
     return replace(base, line=line, epsilon=most, conditions=conditions)
 
 
-def _claimed(found: Books) -> float:
+def _claimed(found: PrivacyAccount) -> float:
     """Epsilon of one round by the paper's own formula."""
     noise = found.settings["noise"]
     if not noise:
@@ -204,7 +204,7 @@ def _claimed(found: Books) -> float:
     return gaussian.classical_sigma(1.0, 1.0, found.delta) / float(noise)
 
 
-def _so_far(found: Books) -> str:
+def _so_far(found: PrivacyAccount) -> str:
     done, planned = found.rounds.done, found.rounds.planned
     when = "all that may be spent, after" if found.over else "so far, in"
     return f"{when} {done} of {planned} rounds: " if done < planned else ""
@@ -214,7 +214,7 @@ def _formality(epsilon: float) -> str:
     return ": a formality, so large an epsilon protects hardly anything" * (epsilon > LARGE)
 
 
-def _reasons(found: Books) -> list[str]:
+def _reasons(found: PrivacyAccount) -> list[str]:
     """Why there is no promise, the gravest first; none: there is one."""
     reasons = [PAPER] if found.mode == "paper" else []
     reasons += found.account["leaks"]

@@ -46,7 +46,7 @@ from communis.core import disk
 from communis.core.disk import DamagedError
 from communis.core.errors import CommunisError
 from communis.exchange.messages import RoundRecord
-from communis.fleet.clients import BoundFleet
+from communis.fleet.clients import FleetClients
 from communis.fleet.gaps import kept_trace
 from communis.run import tables
 from communis.run.backends.executor import StateStore
@@ -114,7 +114,7 @@ class RunFolder:
     def _previous(self) -> Path:
         return self.path / "previous.safetensors"
 
-    def describe(self, config: str, fleet: BoundFleet, more: Mapping[str, Any]) -> None:
+    def describe(self, config: str, fleet: FleetClients, more: Mapping[str, Any]) -> None:
         """Writes the configuration, the environment and the fleet. more: who hears whom, and who is
         scored."""
         about = json.dumps({**fleet.describe(), **more}, indent=1)

@@ -13,7 +13,7 @@ from communis.exchange import wire
 from communis.exchange.ledger import Ledger
 from communis.exchange.messages import Answer
 from communis.fleet.fleet import AnyMethod
-from communis.run.round_log import Diary
+from communis.run.round_log import RoundLog
 from communis.run.summary import weighted_mean
 
 
@@ -31,7 +31,7 @@ class Inbox:
     kept: list[int] = field(default_factory=list)  # who has a new private state
     losses: dict[int, float] = field(default_factory=dict)  # of training
 
-    def read(self, answers: Iterator[Answer], ledger: Ledger, diary: Diary) -> None:
+    def read(self, answers: Iterator[Answer], ledger: Ledger, diary: RoundLog) -> None:
         """Messages are read while other clients still work. For a client that failed or whose
         message was refused the round did not happen: it goes on from the private state it had
         before. One that nobody heard has trained all the same."""

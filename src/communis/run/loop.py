@@ -45,7 +45,7 @@ from communis.run.folder import STATES, Checkpoint, RunFolder
 from communis.run.identity import digest
 from communis.run.inbox import Inbox
 from communis.run.plan import Plan, some
-from communis.run.round_log import Diary
+from communis.run.round_log import RoundLog
 from communis.run.summary import summary
 
 log = logging.getLogger("communis")
@@ -213,7 +213,7 @@ class Run:
         if self.method.pools_data:
             raw = self._fleet.fleet.training_bytes() if round == 1 else {}
             ledger.pool(cohort[0], raw)
-        since, diary = self._since.copy(), Diary(self.method, self.cards)
+        since, diary = self._since.copy(), RoundLog(self.method, self.cards)
         answers = self._ask("train", cohort, round, since, self.servers, ledger)
         arriving = {client for clients in heard.values() for client in clients}
         inbox = Inbox(self.method, self._privacy.cards, self.plan.max_message_mb << 20, arriving)

@@ -16,7 +16,7 @@ from communis.fleet.fleet import AnyMethod
 from communis.run import updates
 
 
-class Diary:
+class RoundLog:
     """Of one round."""
 
     def __init__(self, method: AnyMethod, cards: Sequence[Card]) -> None:

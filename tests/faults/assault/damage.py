@@ -16,8 +16,8 @@ import numpy as np
 from communis.results.verdict import OLD
 from tests.faults.assault.case import Case
 from tests.faults.assault.experiment import (
+    LogToStderr,
     Look,
-    Said,
     again,
     different,
     look,
@@ -119,7 +119,7 @@ def _names(hurt: Path, folder: Path) -> list[str]:
 def _shown(found: Look, before: Look, hurt: Path, folder: Path) -> Outcome:
     """What is shown of the folder is what was shown before, or refused."""
     refused = False
-    pairs: list[tuple[Said, Said]] = [
+    pairs: list[tuple[LogToStderr, LogToStderr]] = [
         (found.report, before.report),
         (found.verdict, before.verdict),
     ]

@@ -102,7 +102,7 @@ EXPERIMENTS = {
 
 
 @dataclass(frozen=True)
-class Said:
+class LogToStderr:
     """What a command printed, and its exit code; negative: the signal that ended it."""
 
     code: int
@@ -165,11 +165,11 @@ class Forked:
         except ProcessLookupError:
             return
 
-    def wait(self) -> Said:
+    def wait(self) -> LogToStderr:
         _, status = os.waitpid(self.pid, 0)
         text = self._said.read_text("utf-8", "replace") if self._said.exists() else ""
         shutil.rmtree(self._said.parent, ignore_errors=True)
-        return Said(os.waitstatus_to_exitcode(status), text)
+        return LogToStderr(os.waitstatus_to_exitcode(status), text)
 
 
 def command(scratch: Path, *words: str) -> Forked:
@@ -190,14 +190,14 @@ def begin(folder: Path, experiment: Experiment, scratch: Path, workers: int = 1)
     return command(scratch, "run", str(settings), *place, "--quiet")
 
 
-def again(folder: Path, experiment: Experiment, scratch: Path) -> Said:
+def again(folder: Path, experiment: Experiment, scratch: Path) -> LogToStderr:
     """What a user does after a crash: resume, or run if there was nothing to resume yet."""
     if (folder / "config.toml").exists():
         return command(scratch, "resume", str(folder), "--quiet").wait()
     return begin(folder, experiment, scratch).wait()
 
 
-def refusal(said: Said, *names: str) -> Outcome | None:
+def refusal(said: LogToStderr, *names: str) -> Outcome | None:
     """What is to be said of a command that did not succeed; None: it did. names: what a refusal
     must speak of."""
     if said.code == 0:
@@ -244,8 +244,8 @@ def await_round(process: Forked, folder: Path, round: int) -> bool:
 class Look:
     """What `report` and `privacy verdict` say of a folder."""
 
-    report: Said
-    verdict: Said
+    report: LogToStderr
+    verdict: LogToStderr
     page: str
 
     @property
@@ -267,11 +267,11 @@ def look(folder: Path, scratch: Path) -> Look:
     )
 
 
-def _placeless(said: Said, folder: Path, page: Path) -> Said:
+def _placeless(said: LogToStderr, folder: Path, page: Path) -> LogToStderr:
     """Only if it went well: a refusal is to name its file."""
     if said.code != 0:
         return said
-    return Said(0, said.text.replace(str(page), "PAGE").replace(str(folder), "RUN"))
+    return LogToStderr(0, said.text.replace(str(page), "PAGE").replace(str(folder), "RUN"))
 
 
 def _timeless(value: Any) -> Any:

@@ -22,7 +22,7 @@ from communis.core.contract import Method
 from communis.core.tasks import Classification
 from communis.data.recordings.windows import TEST, TRAIN
 from communis.exchange.wire import check, decode, encode, flatten, payload_types
-from communis.fleet.clients import BoundFleet
+from communis.fleet.clients import FleetClients
 from communis.models.zoo import Architecture
 
 SMALL = Architecture(width=4, embedding=6)
@@ -92,7 +92,7 @@ def ran(fleet: Fleet, method: Any, rounds: int = 1, **plan: Any) -> Run:
 class Game:
     """A run whose messages and private states lie open. Every message passes the codec."""
 
-    bound: BoundFleet
+    bound: FleetClients
     method: Any
     server: Any
     states: dict[int, Any] = field(default_factory=dict)
@@ -145,7 +145,7 @@ def play(
     return game
 
 
-def starting(game_or_bound: Game | BoundFleet, id: int, round: int = 1) -> tuple[Client, Model]:
+def starting(game_or_bound: Game | FleetClients, id: int, round: int = 1) -> tuple[Client, Model]:
     """A client of a round and a copy of its freshly initialised model."""
     bound = game_or_bound.bound if isinstance(game_or_bound, Game) else game_or_bound
     client = bound.client(id, round, fresh=True)

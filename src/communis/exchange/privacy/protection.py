@@ -22,7 +22,7 @@ from communis.exchange.privacy import accountant, gaussian
 from communis.exchange.privacy.central import NoisedReplies, Released, blind, layout
 from communis.exchange.privacy.messages import fractions
 from communis.exchange.privacy.settings import PrivacyConfig
-from communis.fleet.clients import BoundFleet
+from communis.fleet.clients import FleetClients
 
 SERVER = -1
 OPERATOR = "operator"  # the field that UMEDA's own mechanism covers
@@ -49,7 +49,7 @@ class Protection:
     def __init__(
         self,
         settings: PrivacyConfig,
-        fleet: BoundFleet,
+        fleet: FleetClients,
         setting: Setting,
     ) -> None:
         self.settings, self._fleet, self._setting = settings, fleet, setting

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from communis.core.contract import Pace
+from communis.core.contract import TrainingCost
 from communis.core.errors import CommunisError
 from communis.fleet.device.profiles import DeviceProfile
 from communis.models.flops import Cost
@@ -106,14 +106,14 @@ class Clock:
             found.append(Spent(one.client, compute, down, up, idle, joules))
         return found
 
-    def pace(self, device: str, cost: Cost, groups: int, model: str = "") -> Pace:
+    def pace(self, device: str, cost: Cost, groups: int, model: str = "") -> TrainingCost:
         """Of a device whose training of all its groups has this cost per window; `flop_prop` does
         not look at either."""
         if self._mode == "exact":
             forward, group = cost.forward, cost.backward / groups
         else:
             forward, group = self._models[model].forward, self._models[model].group
-        return Pace(forward / self._speed(device), group / self._speed(device))
+        return TrainingCost(forward / self._speed(device), group / self._speed(device))
 
     def _speed(self, device: str) -> float:
         return self._share * self._profiles[device].flops

@@ -27,7 +27,7 @@ from communis.exchange.wire import (
     payload_types,
     unflatten,
 )
-from communis.fleet.clients import BoundFleet
+from communis.fleet.clients import FleetClients
 from communis.fleet.fleet import AnyMethod
 
 EVAL_BATCH = 512
@@ -89,7 +89,7 @@ class Executor:
 
     def __init__(
         self,
-        fleet: BoundFleet,
+        fleet: FleetClients,
         store: StateStore,
         subsets: str = "each",
         guard: Guard | None = None,

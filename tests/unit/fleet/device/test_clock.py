@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from communis import CommunisError
-from communis.core.contract import Pace
+from communis.core.contract import TrainingCost
 from communis.core.settings import build
 from communis.fleet.device import PRESETS, Clock, ClockConfig, DeviceProfile, Used, Whole, load
 from communis.models.flops import Cost
@@ -54,7 +54,7 @@ def test_pace_agrees_with_the_time_of_a_whole_training() -> None:
     seconds = 70 * (pace.forward + 6 * pace.group)
     assert seconds == pytest.approx(clock("flop_prop", 0.5).compute("fast", trained(70, 6)))
     exact = clock("exact").pace("slow", cost, 6)
-    assert exact == Pace(3e5 / 1e9, 1e5 / 1e9)
+    assert exact == TrainingCost(3e5 / 1e9, 1e5 / 1e9)
     log = {"flops_forward": 70 * cost.forward, "flops_backward": 70 * cost.backward}
     assert 70 * (exact.forward + 6 * exact.group) == pytest.approx(
         clock("exact").compute("slow", log)

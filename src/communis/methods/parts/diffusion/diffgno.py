@@ -24,7 +24,7 @@ MEANS = ("spectral_mean", "topr_average")
 
 
 @dataclass(frozen=True)
-class Known:
+class OperatorState:
     """What a server knows of operators."""
 
     theta: State = field(default_factory=State)  # theta_M of every layer
@@ -44,7 +44,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class DiffGNO:
     """Settings as in methods/umeda.py."""
 
     rank: int
@@ -57,11 +57,11 @@ class Agreement:
     align: bool
     eta: float
 
-    def start(self, theta: State, seed: int, noised: bool) -> Known:
+    def start(self, theta: State, seed: int, noised: bool) -> OperatorState:
         u, v = ops.bases(theta, self.rank) if self.consensus != "fedavg" else (State(), State())
-        return Known(theta, u, v, theta.zeros(), seed=seed, noised=noised)
+        return OperatorState(theta, u, v, theta.zeros(), seed=seed, noised=noised)
 
-    def moved(self, known: Known, changes: Sequence[State], n: Tensor) -> Known:
+    def moved(self, known: OperatorState, changes: Sequence[State], n: Tensor) -> OperatorState:
         """After changes of theta_M from clients that weigh n."""
         cores = [ops.cores(change, known.u, known.v) for change in changes]
         known = replace(known, captured=ops.captured(cores, changes))
@@ -74,13 +74,17 @@ class Agreement:
             step = step + (mean - ops.lifted(ops.mean(cores, n), known.u, known.v))
         return self._stepped(known, step, mean)
 
-    def moved_by_cores(self, known: Known, cores: Sequence[State], n: Tensor) -> Known:
+    def moved_by_cores(
+        self, known: OperatorState, cores: Sequence[State], n: Tensor
+    ) -> OperatorState:
         """The same where clients sent nothing but the cores of their changes. What is outside of
         the block cannot become known: it has to be fixed."""
         step, known = self._met(known, cores, n)
         return self._stepped(known, step, step)
 
-    def _met(self, known: Known, cores: Sequence[State], n: Tensor) -> tuple[State, Known]:
+    def _met(
+        self, known: OperatorState, cores: Sequence[State], n: Tensor
+    ) -> tuple[State, OperatorState]:
         """Where the clients' cores meet, as a change of theta_M."""
         if self.consensus in MEANS:
             mean = ops.mean(cores, n)
@@ -89,7 +93,9 @@ class Agreement:
         value, known = self._agreed(known, points, n.to(points))
         return ops.lifted(ops.unpacked(value, cores[0]), known.u, known.v), known
 
-    def _agreed(self, known: Known, points: Tensor, weights: Tensor) -> tuple[Tensor, Known]:
+    def _agreed(
+        self, known: OperatorState, points: Tensor, weights: Tensor
+    ) -> tuple[Tensor, OperatorState]:
         if self.consensus == "geometric_median":
             value = GeometricMedian()(points[:, None], weights[:, None])[0]
             return value, replace(known, used=True)
@@ -104,7 +110,7 @@ class Agreement:
             distance=found.distance,
         )
 
-    def _stepped(self, known: Known, step: State, mean: State) -> Known:
+    def _stepped(self, known: OperatorState, step: State, mean: State) -> OperatorState:
         """The next round's operators and bases. mean: of whole changes, so that directions outside
         of the block can enter it even where the step drops them."""
         theta = known.theta + step * self.eta
@@ -117,7 +123,7 @@ class Agreement:
         return replace(moved, u=u, v=v)
 
 
-def noted(known: Known) -> Mapping[str, float]:
+def noted(known: OperatorState) -> Mapping[str, float]:
     """What is worth writing down after a round."""
     found = {
         "fallback": float(known.fallback),
