@@ -19,6 +19,7 @@ from communis import Fleet, Replies, Windows
 from communis.core.plugins import find
 from communis.core.tasks import Classification
 from communis.exchange.wire import encode
+from communis.fleet.clients import FleetClients
 
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {},
@@ -54,7 +55,7 @@ class Bench:
     def __init__(self, made: Fleet, name: str, settings: dict[str, Any]) -> None:
         kind = find("methods", name.partition(",")[0])
         self.method = kind(momentum=0.9, weight_decay=5e-5, **settings)
-        self.bound = made.bind(self.method)
+        self.bound = FleetClients(made, self.method)
         self.server = self.method.start_server(self.bound)
         self.states = {i: self._start(i) for i in (0, 1)}
         ups = [(self.bound.cards[i], self.once(i)) for i in (0, 1)]

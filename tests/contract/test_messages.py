@@ -9,6 +9,7 @@ import torch
 
 from communis import Plan, Run
 from communis.exchange.wire import decode, encode, flatten, payload_types
+from communis.fleet.clients import FleetClients
 from communis.run.backends.mock import Mock, corrupt, silence
 from tests.fleets import SENDING, make, mixed_fleet
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.parametrize("name", SENDING)
 def test_private_state_and_buffers_stay(name: str) -> None:
     """No private path and no buffer is in any message."""
     fleet, method = mixed_fleet(), make(name)
-    bound = fleet.bind(method)
+    bound = FleetClients(fleet, method)
     client = bound.client(bound.trainers[0], 1, fresh=True)
     buffers = list(client.model.by_path[1])
     assert any("running_mean" in path for path in buffers)
@@ -71,7 +72,7 @@ def test_a_client_can_send_only_the_paths_that_the_method_shares(name: str) -> N
     lets clients send some paths only, one that left out all is one that trained nothing)."""
     fleet, method = mixed_fleet(), make(name)
     up_type = payload_types(type(method))[3]
-    bound = fleet.bind(method)
+    bound = FleetClients(fleet, method)
     card = bound.cards[1]
     hidden = [path for path in card.params if path not in method.sends(card)]
 

@@ -15,6 +15,7 @@ from communis import Fleet, Plan, Run
 from communis.core.plugins import find
 from communis.core.replies import Replies
 from communis.exchange.wire import decode, encode, flatten, payload_types
+from communis.fleet.clients import FleetClients
 from communis.fleet.public import public_client
 from communis.run.backends.mock import Mock, silence
 from tests.fleets import METHODS, TOKENS, make, mixed_fleet
@@ -99,7 +100,7 @@ def test_payloads_round_trip_and_bytes_add_up(name: str) -> None:
     """Serialised bytes = ledger = arrays; what arrives is what was sent."""
     fleet, method = mixed_fleet(), make(name)
     fleet = fleet.pool() if method.pools_data else fleet
-    bound = fleet.bind(method)
+    bound = FleetClients(fleet, method)
     server = method.start_server(bound)
     _, state_type, down_type, up_type = payload_types(type(method))
     client = bound.client(bound.trainers[0], 1, fresh=True)
@@ -136,7 +137,7 @@ def test_adopt_fills_every_tensor(name: str) -> None:
     """The model is scratch: nothing of the client before it may remain after `adopt`."""
     fleet, method = mixed_fleet(), make(name)
     fleet = fleet.pool() if method.pools_data else fleet
-    bound = fleet.bind(method)
+    bound = FleetClients(fleet, method)
     client = bound.client(bound.trainers[0], 1, fresh=True)
     down, state = method.down(method.start_server(bound), client.card), method.start_client(client)
     parameters, buffers = client.model.by_path
@@ -233,7 +234,7 @@ def test_sums_suffice_or_each_is_declared(name: str) -> None:
     if name == "umeda":  # which has single messages to look at on a model with an operator only
         fleet = mixed_fleet(models=(TOKENS,))
     fleet = fleet.pool() if method.pools_data else fleet
-    bound = fleet.bind(method)
+    bound = FleetClients(fleet, method)
     server = method.start_server(bound)
     ups = []
     for i in bound.trainers:

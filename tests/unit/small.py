@@ -43,7 +43,7 @@ def windows(
 
 
 def bound(data: Windows, method: Any = None, **changes: Any) -> FleetClients:
-    return Fleet.of(data, **({"models": (TINY,)} | changes)).bind(method or FedAvg())
+    return FleetClients(Fleet.of(data, **({"models": (TINY,)} | changes)), method or FedAvg())
 
 
 def client(

@@ -26,6 +26,7 @@ from communis.results.report.wording import default_metric, default_select
 from communis.run.config import Config, load, parse, usable_name
 from communis.run.folder import RunFolder
 from communis.run.loop import Run
+from communis.run.setup import Setup
 
 
 @dataclass(frozen=True)
@@ -194,10 +195,17 @@ def _refuse_early(jobs: Sequence[Job], fleet: Fleet) -> None:
             _refuse_unreadable(config)
             if attack.kind != "none" and 0 < config.run.rounds < attack.start:
                 raise CommunisError(f"attack.start = {attack.start} is after the last round")
-            _run(config, fleet, workers=1).close()
+            Setup(
+                fleet,
+                config.make_method(),
+                config.run,
+                config.make_topology(fleet),
+                config.robust.make(),
+                config.privacy,
+            )
 
 
-def _run(config: Config, fleet: Fleet, workers: int, folder: Path | None = None) -> Run:
+def _run(config: Config, fleet: Fleet, workers: int, folder: Path) -> Run:
     return Run(
         fleet,
         config.make_method(),

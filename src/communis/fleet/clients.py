@@ -50,12 +50,23 @@ class FleetClients:
 
     noised = False  # privacy is the run's; see privacy/protection.py
 
-    def __init__(self, fleet: Fleet, method: AnyMethod, device: torch.device) -> None:
-        self.fleet, self.method, self.device = fleet, method, device
+    def __init__(self, fleet: Fleet, method: AnyMethod, device: str = "cpu") -> None:
+        self.fleet = fleet
+        self.method = method
+        self.device = torch.device(device)
         self._kits: dict[tuple[Architecture, _Shapes], _Kit] = {}
         self._cache: OrderedDict[int, Splits] = OrderedDict()  # least recently used first
         self._cached_bytes = 0
         self._costs: dict[Model, Cost] = {}
+
+    def __reduce__(self) -> tuple[type[FleetClients], tuple[Fleet, AnyMethod, str]]:
+        """A process that does not share this one's memory builds its own models."""
+        return FleetClients, (self.fleet, self.method, str(self.device))
+
+    def on(self, device: str) -> FleetClients:
+        """The same clients with models on another device."""
+        same = self.device == torch.device(device)
+        return self if same else FleetClients(self.fleet, self.method, device)
 
     @property
     def streams(self) -> Streams:

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -40,9 +40,6 @@ from communis.fleet.device import ClockConfig, DeviceProfile
 from communis.fleet.external_files import brought
 from communis.fleet.partition.natural import by_owner
 from communis.models.zoo import Architecture
-
-if TYPE_CHECKING:
-    from communis.fleet.clients import FleetClients
 
 Normalise = Literal["client", "fleet", "none"]
 Splits = tuple[TensorSamples, TensorSamples, TensorSamples]
@@ -119,11 +116,6 @@ class Fleet:
     def pool(self) -> Fleet:
         """With one more client that holds everybody's windows, all in full detail."""
         return replace(self, pooled=True, coarse=())
-
-    def bind(self, method: AnyMethod, device: str = "cpu") -> FleetClients:
-        from communis.fleet.clients import FleetClients
-
-        return FleetClients(self, method, torch.device(device))
 
     @cached_property
     def digest(self) -> str:

@@ -34,18 +34,15 @@ from communis.exchange.messages import (
     not_finite,
     unknown,
 )
-from communis.exchange.privacy.protection import Protection
 from communis.exchange.privacy.settings import PrivacyConfig
-from communis.exchange.topology import Apart, Star
 from communis.fleet.fleet import AnyMethod, Fleet
-from communis.methods.parts.training import Recipe
-from communis.run.aggregation import Aggregation
 from communis.run.backends.inprocess import InProcess
 from communis.run.folder import STATES, Checkpoint, RunFolder
 from communis.run.identity import digest
 from communis.run.inbox import Inbox
 from communis.run.plan import Plan, some
 from communis.run.round_log import RoundLog
+from communis.run.setup import Setup
 from communis.run.summary import summary
 
 log = logging.getLogger("communis")
@@ -72,36 +69,22 @@ class Run:
     ) -> None:
         """folder: where everything is written and a checkpoint is continued from; without one the
         run leaves nothing behind. config: text for the folder's config.toml. rule: what stands in
-        for means, see robust/. privacy: see privacy/."""
-        self.plan, self.method, self.topology = plan or Plan(), method, topology or Star()
-        if not method.exchange:
-            self.topology = Apart()
-            if privacy is not None and privacy.mode != "none":
-                raise CommunisError(
-                    "exchange = false: nothing leaves a client, so privacy would only noise what "
-                    'it keeps for itself; set [privacy] mode = "none"'
-                )
-        fleet = fleet.pool() if method.pools_data else fleet
-        self._fleet, self._streams = fleet.bind(method), fleet.streams
-        self._server_type, *_ = wire.payload_types(type(method))
-        self.cards, self._clock = self._fleet.cards, self._fleet.clock
-        self._liars = frozenset(fleet.attack.attackers)
-        if isinstance(method, Recipe):
-            method.check_paths({path: None for card in self.cards for path in card.params})
-        if not any(self.cards[i].samples for i in self._fleet.trainers):
-            raise CommunisError("no client has a training window (split 0)")
-        setting = self.plan.setting(
-            len(self._fleet.trainers), isinstance(self.topology, Star), rule is not None
-        )
-        self._privacy = Protection(privacy or PrivacyConfig(), self._fleet, setting)
-        if backend is not None and self._privacy.guard is not None:
+        for means, see core/reductions. privacy: see exchange/privacy."""
+        self.plan = plan or Plan()
+        self.method = method
+        setup = Setup(fleet, method, self.plan, topology, rule, privacy)
+        if backend is not None and setup.privacy.guard is not None:
             raise CommunisError("privacy: a backend of one's own has no guard on its clients")
-        self._aggregation = Aggregation(method, self._privacy, self._liars, rule)
-        if method.pools_data:
-            self.topology = self._aggregation.pooled(self.topology)
-        aggregators = self.topology.aggregators(len(self.cards))
-        self.servers = {a: method.start_server(self._privacy.view) for a in aggregators}
-        self._privacy.rehearse(self.servers[aggregators[0]])
+        self.topology = setup.topology
+        self.cards = setup.cards
+        self.servers = setup.servers
+        self._fleet = setup.clients
+        self._streams = fleet.streams
+        self._clock = setup.clock
+        self._liars = setup.attackers
+        self._privacy = setup.privacy
+        self._aggregation = setup.aggregation
+        self._server_type, *_ = wire.payload_types(type(method))
         self.round = 0  # the last one completed
         self.history: list[RoundRecord] = []
         self._since = np.full(len(self.cards), -1, np.int64)  # round of each client's private state
@@ -115,12 +98,12 @@ class Run:
         self.folder.open()
         self._saved = self._restore()
         if self._saved < 0:
-            about = {"topology": self.topology.describe(len(fleet)), **self._evaluation()}
+            hears = self.topology.describe(len(self._fleet.fleet))
+            about = {"topology": hears, **self._evaluation()}
             self.folder.describe(config, self._fleet, about)
         self.folder.account(self._privacy.account())
         self.backend = backend or InProcess(
-            fleet,
-            method,
+            self._fleet,
             self.folder.clients,
             workers=self.plan.workers,
             device=self.plan.device,

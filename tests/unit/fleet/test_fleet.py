@@ -20,6 +20,7 @@ from communis.core.samples import TensorSamples
 from communis.core.tasks import Classification, Localisation
 from communis.fleet import clients as fleet_module
 from communis.fleet.attack import Attack
+from communis.fleet.clients import FleetClients
 from communis.fleet.public import public_client
 from communis.methods.centralized import Centralized
 from communis.methods.fedrod import FedRoD
@@ -109,7 +110,7 @@ def test_rows_of_scattered_clients_keep_their_order() -> None:
         [0, 5, 9],
         [],
     ]
-    at_work = fleet.bind(FedAvg())
+    at_work = FleetClients(fleet, FedAvg())
     train = at_work.client(2, 1).train
     assert same_bits(train.inputs["b"], original(data, "b", [0, 5]))  # row 9 tests
     assert [card.samples for card in at_work.cards] == [1, 2, 2, 0]
@@ -133,7 +134,7 @@ def test_windows_of_nobody_are_seen_by_nobody() -> None:
     data.inputs["a"][[0, 4]] = 1e6
     client_of = np.array([-1, 0, 0, 0, -1, 1, 1, 1, 1, 1])
     fleet = Fleet(data, [("a", "b")] * 2, (TINY,), client_of)
-    at_work = fleet.pool().bind(Centralized())
+    at_work = FleetClients(fleet.pool(), Centralized())
     assert [card.samples for card in at_work.cards] == [2, 3, 5]
     for i in range(3):
         one = at_work.client(i, 1)
@@ -267,7 +268,7 @@ def test_odd_values_do_not_make_numpy_warn(values: tuple[float, float]) -> None:
 def test_the_pooled_client_holds_everybodys_windows_and_trains_alone() -> None:
     data = three()
     fleet = Fleet.of(data, suites=SUITES, models=(TINY,)).pool()
-    at_work = fleet.bind(Centralized())
+    at_work = FleetClients(fleet, Centralized())
     assert (len(fleet), len(at_work.cards)) == (3, 4)
     assert at_work.trainers == (3,)
     card = at_work.cards[3]
@@ -288,7 +289,7 @@ def test_the_pooled_client_holds_everybodys_windows_and_trains_alone() -> None:
 
 def test_the_pool_knows_the_modalities_that_somebody_owns_and_no_other() -> None:
     fleet = Fleet.of(three(), suites=[("a",)] * 3, models=(TINY,)).pool()
-    one = fleet.bind(Centralized()).client(3, 1, fresh=True)
+    one = FleetClients(fleet, Centralized()).client(3, 1, fresh=True)
     assert one.card.modalities == ("a",)
     assert dict(one.card.samples_by_modality) == {"a": 6}
     assert one.model(one.train.batch(torch.arange(2))).prediction.shape == (2, 3)
@@ -365,7 +366,7 @@ def test_each_client_may_have_its_own_model() -> None:
         one = fleet.client(i, 1, fresh=True)
         assert {k: tuple(p.shape) for k, p in one.model.named_parameters()} == one.card.params
         assert one.model(one.train.batch(torch.arange(1))).prediction.shape == (1, 3)
-    pooled = Fleet.of(three(), models=kinds).pool().bind(Centralized())
+    pooled = FleetClients(Fleet.of(three(), models=kinds).pool(), Centralized())
     assert pooled.cards[3].model == repr(kinds[0])
 
 
@@ -537,8 +538,8 @@ def test_a_fleet_survives_pickling_and_gives_the_same_clients() -> None:
     fleet.rows(0)
     again = pickle.loads(pickle.dumps(fleet))
     for i in range(3):
-        one = fleet.bind(FedAvg()).client(i, 1, fresh=True)
-        two = again.bind(FedAvg()).client(i, 1, fresh=True)
+        one = FleetClients(fleet, FedAvg()).client(i, 1, fresh=True)
+        two = FleetClients(again, FedAvg()).client(i, 1, fresh=True)
         assert one.card == two.card
         for m in SUITES[i]:
             assert same_bits(one.train.inputs[m], two.train.inputs[m])

@@ -12,6 +12,7 @@ from communis.core.tasks import Classification
 from communis.data.recordings.windows import Windows
 from communis.fleet.availability.outages import Outages
 from communis.fleet.availability.trace import Trace
+from communis.fleet.clients import FleetClients
 from communis.fleet.gaps import kept_trace, trace_of
 from communis.methods.fedavg import FedAvg
 from communis.run.folder import RunFolder
@@ -41,7 +42,7 @@ def lacking(seconds: float = 2.0, window: int = 1) -> Windows:
 def test_natural_gaps_are_kept(tmp_path: Path) -> None:
     fleet = Fleet.of(lacking())
     folder = RunFolder(tmp_path)
-    folder.describe("", fleet.bind(FedAvg()), {})
+    folder.describe("", FleetClients(fleet, FedAvg()), {})
     found = Trace.load(tmp_path / "availability.parquet")
     assert found.intervals(0, "gyro", 0).tolist() == [[2.0, 4.0]]
     assert len(found.start) == 1
@@ -50,7 +51,7 @@ def test_natural_gaps_are_kept(tmp_path: Path) -> None:
 
 def test_nothing_is_kept_where_nothing_is_missing(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    folder.describe("", Fleet.of(windows()).bind(FedAvg()), {})
+    folder.describe("", FleetClients(Fleet.of(windows()), FedAvg()), {})
     assert (tmp_path / "fleet.json").exists()
     assert not (tmp_path / "availability.parquet").exists()
 

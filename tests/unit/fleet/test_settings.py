@@ -22,6 +22,7 @@ from communis.fleet.availability.online import Online
 from communis.fleet.availability.roles import Role
 from communis.fleet.availability.suites import Suites
 from communis.fleet.availability.trace import Trace
+from communis.fleet.clients import FleetClients
 from communis.fleet.partition.settings import Partition
 from communis.fleet.settings import FleetConfig
 from communis.methods.local import Local
@@ -78,7 +79,7 @@ def test_roles_bring_devices_and_models() -> None:
         Role(("m0", "m1", "m2"), 4, device="relief-full"),
     )
     fleet = made(roles=roles)
-    cards = fleet.bind(FedAvg()).cards
+    cards = FleetClients(fleet, FedAvg()).cards
     small = [c for c in cards if c.modalities == ("m0",)]
     assert len(small) == 2
     assert {(c.device, c.model) for c in small} == {("relief-low", "cnn_small")}
@@ -107,7 +108,7 @@ def test_models_are_dealt_by_size() -> None:
     seven = sized(9, 5, 30, 5, 20, 7, 6, models=THREE, deal="size").models
     assert seven == [middle, small, large, small, large, middle, small]
     assert sized(9, 5, models=THREE, deal="size").models == [middle, small]
-    cards = fleet.bind(Local()).cards
+    cards = FleetClients(fleet, Local()).cards
     by_size = sorted(cards, key=lambda card: card.samples)
     assert [card.model for card in by_size] == [name for name in THREE for _ in range(2)]
 
@@ -152,11 +153,11 @@ def test_a_deal_by_seed_is_drawn() -> None:
 def test_all_models_can_have_another_embedding(tmp_path: Path) -> None:
     roles = (Role(("m0",), 2, model="gru"), Role(("m0", "m1"), 4))
     settings: dict[str, Any] = {"roles": roles, "models": ("cnn_small", "cnn"), "deal": "size"}
-    cards = made(embedding=24, **settings).bind(Local()).cards
+    cards = FleetClients(made(embedding=24, **settings), Local()).cards
     assert {card.sizes["embedding"] for card in cards} == {24}
     assert {card.model for card in cards} == {"gru-24", "cnn_small-24", "cnn-24"}
-    assert {c.sizes["embedding"] for c in made(**settings).bind(Local()).cards} == {128}
-    assert made(embedding=128).bind(Local()).cards[0].model == "cnn"  # its own size
+    assert {c.sizes["embedding"] for c in FleetClients(made(**settings), Local()).cards} == {128}
+    assert FleetClients(made(embedding=128), Local()).cards[0].model == "cnn"  # its own size
     with Run(made(), FedAvg(batch=8), Plan(rounds=1, workers=1), folder=tmp_path / "run") as run:
         list(run)
     with pytest.raises(CommunisError):  # a run is not continued with other models
@@ -165,7 +166,7 @@ def test_all_models_can_have_another_embedding(tmp_path: Path) -> None:
 
 def test_models_on_tokens_have_settings_of_their_own() -> None:
     def names(**settings: Any) -> set[str]:
-        return {card.model for card in made(**settings).bind(Local()).cards}
+        return {card.model for card in FleetClients(made(**settings), Local()).cards}
 
     given = Sglt(tau=0.1, layers=1)
     assert names(models=("sglt",), sglt=given) == {"sglt-tau=0.1-layers=1"}
@@ -207,7 +208,7 @@ def test_dropout_makes_samples_zero_and_windows_absent() -> None:
     assert fleet.outages is not None
     trace = fleet.outages.trace
     assert trace is not None
-    bound = fleet.bind(FedAvg())
+    bound = FleetClients(fleet, FedAvg())
     partly = 0
     for i in range(len(fleet)):
         client, rows = bound.client(i, 1), np.arange(240)[fleet.rows(i)]
@@ -231,20 +232,20 @@ def test_dropout_makes_samples_zero_and_windows_absent() -> None:
 
 def test_test_time_may_differ_from_training() -> None:
     never, always = Dropout(), Dropout(kind="iid", rate=0.9)
-    clean = made(dropout=never, dropout_test=always).bind(FedAvg()).client(0, 1)
+    clean = FleetClients(made(dropout=never, dropout_test=always), FedAvg()).client(0, 1)
     assert all(bool(flags.all()) for flags in clean.train.present.values())
     assert sum(int(f.sum()) for f in clean.test.present.values()) < 10
-    same = made(dropout=always).bind(FedAvg()).client(0, 1)
+    same = FleetClients(made(dropout=always), FedAvg()).client(0, 1)
     assert sum(int(f.sum()) for f in same.test.present.values()) < 10
-    spared = made(dropout=always, dropout_test=never).bind(FedAvg()).client(0, 1)
+    spared = FleetClients(made(dropout=always, dropout_test=never), FedAvg()).client(0, 1)
     assert all(bool(flags.all()) for flags in spared.test.present.values())
 
 
 def test_held_out_windows_are_scored_under_several_draws() -> None:
     """The first draw, training windows and their scale are what they are with one draw; further
     ones are the same windows with other gaps."""
-    one = made(dropout=BURSTS).bind(FedAvg())
-    three = made(dropout=BURSTS, test_draws=3).bind(FedAvg())
+    one = FleetClients(made(dropout=BURSTS), FedAvg())
+    three = FleetClients(made(dropout=BURSTS, test_draws=3), FedAvg())
     assert one.cards == three.cards
     patterns = []
     for i in range(6):
@@ -263,7 +264,7 @@ def test_held_out_windows_are_scored_under_several_draws() -> None:
             whole = (first != 0).all((1, 2)) & (second != 0).all((1, 2))
             assert torch.equal(first[whole], second[whole])
     assert any(len(set(draws)) == 3 for draws in patterns)
-    again = made(dropout=BURSTS, test_draws=3).bind(FedAvg()).client(0, 1)
+    again = FleetClients(made(dropout=BURSTS, test_draws=3), FedAvg()).client(0, 1)
     assert all(
         torch.equal(again.test.present[m], three.client(0, 1).test.present[m])
         for m in again.card.modalities
@@ -272,7 +273,7 @@ def test_held_out_windows_are_scored_under_several_draws() -> None:
 
 def test_streams_that_single_windows_lack_are_drawn_again_too() -> None:
     fleet = made(types=(0.0, 0.0, 1.0), type_drop=0.5, test_draws=2)
-    test = fleet.bind(FedAvg()).client(0, 1).test
+    test = FleetClients(fleet, FedAvg()).client(0, 1).test
     flags = torch.stack(list(test.present.values()))
     first, second = torch.split(flags, len(test) // 2, dim=1)
     assert not torch.equal(first, second)
@@ -294,7 +295,7 @@ def test_a_checkpoint_is_not_continued_under_other_draws(tmp_path: Path) -> None
 
 
 def test_normalisation_sees_only_what_was_there() -> None:
-    client = made(dropout=BURSTS).bind(FedAvg()).client(2, 1)
+    client = FleetClients(made(dropout=BURSTS), FedAvg()).client(2, 1)
     for m, values in client.train.inputs.items():
         there = values[client.train.present[m]]
         known = there[(there != 0).any(-1)]
@@ -310,7 +311,7 @@ def test_a_saved_trace_is_replayed(tmp_path: Path) -> None:
     first.outages.trace.save(path)
     again = made(5, trace=str(path))
     for i in range(6):
-        a, b = (f.bind(FedAvg()).client(i, 1) for f in (first, again))
+        a, b = (FleetClients(f, FedAvg()).client(i, 1) for f in (first, again))
         for m in a.train.present:
             assert torch.equal(a.train.present[m], b.train.present[m])
     other = FleetConfig(trace=str(path))
@@ -336,7 +337,7 @@ def test_a_run_keeps_its_trace_and_resumes_with_it(tmp_path: Path) -> None:
 def test_client_types_see_coarse_dense_or_mixed() -> None:
     fleet = made(types=(0.5, 0.25, 0.25), type_drop=0.5)
     assert fleet.outages is not None
-    bound = fleet.bind(FedAvg())
+    bound = FleetClients(fleet, FedAvg())
     steps = {i: bound.client(i, 1).train.inputs for i in range(6)}
     coarse = [i for i in range(6) if fleet.coarse[i]]
     assert len(coarse) == 3
@@ -354,7 +355,7 @@ def test_client_types_see_coarse_dense_or_mixed() -> None:
 
 
 def test_a_fleet_may_be_scaled_as_a_whole() -> None:
-    parts = [made(normalise="fleet").bind(FedAvg()).client(i, 1).train for i in range(6)]
+    parts = [FleetClients(made(normalise="fleet"), FedAvg()).client(i, 1).train for i in range(6)]
     pooled = torch.cat([part.inputs["m1"] for part in parts]).reshape(-1, 2)
     assert pooled.mean(0) == pytest.approx([0, 0], abs=1e-4)
     assert pooled.std(0) == pytest.approx([1, 1], abs=1e-3)
@@ -465,7 +466,7 @@ def test_windows_that_no_sensor_saw_do_not_train_but_are_tested() -> None:
         flags[36:40] = False  # its last test windows
     roles = (Role(("m0", "m1", "m2"), 6),)
     fleet = FleetConfig(roles=roles).make(data(present=present), Partition(), Streams(0))
-    client = fleet.bind(FedAvg()).client(0, 1)
+    client = FleetClients(fleet, FedAvg()).client(0, 1)
     assert len(client.train) == client.card.samples == 14  # of 24
     assert client.card.samples_by_modality["m1"] == 14
     assert len(client.test) == 8
@@ -481,7 +482,7 @@ def test_samples_missing_before_count_when_sensors_fall_silent() -> None:
     assert trace is not None
     partly = 0
     for i in range(6):
-        client, rows = fleet.bind(FedAvg()).client(i, 1), fleet.rows(i)
+        client, rows = FleetClients(fleet, FedAvg()).client(i, 1), fleet.rows(i)
         test = rows[fleet.windows.split[rows] == TEST]
         times = fleet.windows.start[test, None] + np.arange(16) / 16
         there = ~trace.missing(i, "m0", TEST, times)
@@ -499,7 +500,7 @@ def test_the_fleet_is_scaled_by_what_its_owners_sensed() -> None:
     loud.inputs["m0"][np.isin(loud.owner, strangers)] *= 100
     other = FleetConfig(normalise="fleet", roles=roles).make(loud, Partition(), Streams(0))
     mine = next(i for i in range(6) if plain.suites[i] == ("m0",))
-    a, b = (f.bind(FedAvg()).client(mine, 1).train.inputs["m0"] for f in (plain, other))
+    a, b = (FleetClients(f, FedAvg()).client(mine, 1).train.inputs["m0"] for f in (plain, other))
     assert torch.equal(a, b)
 
 
@@ -514,7 +515,7 @@ def test_a_trace_of_other_timelines_is_refused_and_least_travels_with_it(tmp_pat
     first.outages.trace.save(tmp_path / "t.parquet")
     again = made(trace=str(tmp_path / "t.parquet"))
     for i in range(6):
-        a, b = (f.bind(FedAvg()).client(i, 1).train.present for f in (first, again))
+        a, b = (FleetClients(f, FedAvg()).client(i, 1).train.present for f in (first, again))
         assert all(torch.equal(a[m], b[m]) for m in a)
     longer = data(seconds=2.0, start=np.tile(np.arange(40) * 2.0, 6))
     with pytest.raises(CommunisError, match="drawn for other windows"):
@@ -558,7 +559,7 @@ def test_padding_adds_no_point_to_a_cloud() -> None:
     few = data(
         **changes, present={}, scene=[0] * 12, session=[0] * 12, trial=[0] * 12, recording=[0] * 12
     )
-    train = Fleet.of(few).bind(FedAvg()).client(0, 1).train
+    train = FleetClients(Fleet.of(few), FedAvg()).client(0, 1).train
     points = train.inputs["lidar"]
     first = points[:, :1].expand(-1, 4, -1)
     assert torch.equal(points[:, 6:], first)

@@ -8,6 +8,7 @@ import torch
 
 from communis import Batch, CommunisError, FedAvg, Plan, Run
 from communis.data.recordings.windows import TRAIN
+from communis.fleet.clients import FleetClients
 from communis.methods.centralized import Centralized
 from tests.fleets import make, mixed_fleet
 from tests.unit.methods.tiny import (
@@ -49,7 +50,7 @@ def pooled_batch(suites: tuple[tuple[str, ...], ...]) -> Batch:
 def test_two_steps_by_hand(suites: tuple[tuple[str, ...], ...]) -> None:
     """Two passes in one batch each are two gradient steps on the concatenation."""
     run = ran(fleet(THREE, suites), Centralized(lr=0.5, epochs=2))
-    bound = fleet(THREE, suites).pool().bind(Centralized())
+    bound = FleetClients(fleet(THREE, suites).pool(), Centralized())
     _, model = starting(bound, 3)
     start = dict(bound.params)
     batch = pooled_batch(suites)
@@ -59,7 +60,7 @@ def test_two_steps_by_hand(suites: tuple[tuple[str, ...], ...]) -> None:
 
 def test_absent_modalities_are_masked() -> None:
     """What a client lacks is zero and marked absent in the pool, window by window."""
-    bound = mixed().pool().bind(Centralized())
+    bound = FleetClients(mixed().pool(), Centralized())
     train = bound.client(3, 1).train
     batch, expected = train.batch(torch.arange(len(train))), pooled_batch(MIXED)
     for m in ("a", "b"):
@@ -148,7 +149,7 @@ def test_clients_are_scored_with_the_pooled_batch_statistics() -> None:
     run = Run(mixed_fleet(), make("centralized"), Plan(rounds=2, workers=1, eval_every=0))
     with run:
         list(run)
-    bound = mixed_fleet().bind(run.method)
+    bound = FleetClients(mixed_fleet(), run.method)
     client = bound.client(0, 3, fresh=True)
     down = run.method.down(run.server, client.card)
     run.method.adopt(client, run.method.start_client(client), down)

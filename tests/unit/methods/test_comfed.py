@@ -19,6 +19,7 @@ from communis.core.replies import Replies
 from communis.exchange.topology import complete, custom, ring
 from communis.exchange.wire import flatten
 from communis.fleet.attack import Attack
+from communis.fleet.clients import FleetClients
 from communis.methods.comfed import CoMFed, Up
 from communis.methods.local import Local
 from communis.models.zoo import Architecture
@@ -242,12 +243,12 @@ def test_independent_translators_shrink_once_by_about_the_root_of_their_number()
     rng = np.random.default_rng(0)
     means = [torch.from_numpy(rng.standard_normal((12, 128))).float() for _ in range(14)]
     method = CoMFed(d=16, consensus="mean", lr_P=1e-3)
-    card = fleet().bind(method).cards[0]
+    card = FleetClients(fleet(), method).cards[0]
     card = replace(card, sizes={**card.sizes, "classes": 12})
     P = [torch.from_numpy(rng.standard_normal((16, 128))).float() / 128**0.5 for _ in means]
     server: Any = method.start_server(play(fleet(classes=12), method, 0).bound)
     memory: list[dict[str, Tensor]] = [{} for _ in means]
-    client = starting(fleet(classes=12).bind(method), 0)[0]
+    client = starting(FleetClients(fleet(classes=12), method), 0)[0]
     first = last = 0.0
     for t in range(60):
         u = [v @ p.T for v, p in zip(means, P, strict=True)]

@@ -17,6 +17,7 @@ from communis.core.tasks import Classification, Counting, Localisation
 from communis.data.recordings.windows import TEST, TRAIN
 from communis.exchange.topology import Graph
 from communis.exchange.wire import flatten
+from communis.fleet.clients import FleetClients
 from communis.methods.fedapa import FedAPA, Up
 from communis.methods.fedavg import FedAvg
 from communis.methods.local import Local
@@ -129,7 +130,7 @@ def test_lam_over_rounds() -> None:
     """The first round of a run is t = 0."""
     method = FedAPA()
     assert [warmed(t, method.lam_min, method.lam_max, method.warmup) for t in (0, 50)] == [0, 1]
-    client, _ = starting(mixed().bind(method), 0, round=1)
+    client, _ = starting(FleetClients(mixed(), method), 0, round=1)
     targets = torch.ones(2, CLASSES, 6)
     assert method.objective(client, targets) is None
     assert method.objective(replace(client, round=2), targets) is not None

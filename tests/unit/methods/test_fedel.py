@@ -11,6 +11,7 @@ import torch
 
 from communis import Batch, CommunisError, Fleet, Model
 from communis.core.groups import groups
+from communis.fleet.clients import FleetClients
 from communis.fleet.device import DeviceProfile
 from communis.methods.fedavg import FedAvg
 from communis.methods.fedel import FedEL, by_depth, fitting, slide
@@ -61,7 +62,7 @@ def trained(game: Game, round: int, client: int) -> list[int]:
 
 
 def test_blocks_come_by_depth() -> None:
-    params = fleet().bind(FedEL()).cards[0].params
+    params = FleetClients(fleet(), FedEL()).cards[0].params
     blocks = by_depth(params)
     assert [next(iter(groups(block))) for block in blocks] == list(DEPTH)
     assert all(len(groups(block)) == 1 for block in blocks)
@@ -187,7 +188,7 @@ def test_every_block_comes_into_the_window(budget: float) -> None:
 
 def test_deadline_is_met_where_it_can_be() -> None:
     speeds = (1, 0.9, 0.7, 0.5)
-    bound = paced(fleet([(0, 1, 2)] * 4), *speeds).bind(FedEL())
+    bound = FleetClients(paced(fleet([(0, 1, 2)] * 4), *speeds), FedEL())
     budget = FedEL().start_server(bound).budget
     paces = [bound.pace(card) for card in bound.cards]
     T_th = paces[0].forward + 8 * paces[0].group
@@ -197,7 +198,7 @@ def test_deadline_is_met_where_it_can_be() -> None:
 
 
 def test_a_device_that_never_trains_sets_no_deadline() -> None:
-    bound = paced(fleet([(0, 1), (2, 1), ()]), 1, 0.6, 100).bind(FedEL())
+    bound = FleetClients(paced(fleet([(0, 1), (2, 1), ()]), 1, 0.6, 100), FedEL())
     assert FedEL().start_server(bound).budget.tolist() == [8, 3.2, 0]
 
 
@@ -228,7 +229,7 @@ def test_only_own_branches() -> None:
 
 def test_importance_is_that_of_the_common_model_where_it_moved() -> None:
     method = FedEL(lr=0.5, beta=0.0)
-    bound = fleet().bind(method)
+    bound = FleetClients(fleet(), method)
     client, w = bound.client(0, 1, fresh=True), bound.params
     before = w | {"head.out.bias": w["head.out.bias"] - torch.tensor([1.0, 2.0, 0.0])}
     found = method.importance(client, before, w)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from communis import Batch, Client, CommunisError, Model, Replies, State
 from communis.core.tasks import Localisation
+from communis.fleet.clients import FleetClients
 from communis.methods.fedmd import Down, FedMD, Server, Up
 from communis.methods.local import Local
 from communis.models.zoo import Architecture
@@ -227,7 +228,7 @@ def test_absent_clients_do_not_digest() -> None:
 def test_two_optimisers_are_carried_on() -> None:
     """With `carry`: what one remembers of private windows and the other of digesting never meet."""
     method = FedMD(optimizer="adam", lr=0.01, carry=True, batch=64)
-    client = fleet([THREE[0]]).bind(method).client(0, 1, fresh=True)
+    client = FleetClients(fleet([THREE[0]]), method).client(0, 1, fresh=True)
     state = method.start_client(client)
     method.train(client)
     private = {k: t.clone() for k, t in client.memory.items()}
@@ -281,7 +282,7 @@ def test_few_windows(model: Architecture) -> None:
 )
 def test_vet(logits: Tensor) -> None:
     method = FedMD(public_batch=5)
-    known = mixed().bind(method).cards[1]
+    known = FleetClients(mixed(), method).cards[1]
     method.vet(known, Up(torch.zeros(5, 3)))
     with pytest.raises(CommunisError, match=r"logits are torch.float\d+ \(.*\), expected"):
         method.vet(known, Up(logits))

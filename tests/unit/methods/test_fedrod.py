@@ -10,6 +10,7 @@ from torch import Tensor
 
 from communis import Batch, CommunisError, Model
 from communis.core.tasks import Localisation
+from communis.fleet.clients import FleetClients
 from communis.methods.fedrod import FedRoD
 from communis.models.zoo import Architecture
 from tests.unit.methods.tiny import (
@@ -113,10 +114,10 @@ def test_personal_loss_is_plain() -> None:
 
 def test_a_deep_personal_head_is_built_like_the_shared_one() -> None:
     deep = Architecture(width=4, embedding=6, hidden=(5, 4))
-    params = fleet(models=(deep,)).bind(FedRoD(deep=True)).params
+    params = FleetClients(fleet(models=(deep,)), FedRoD(deep=True)).params
     own = {k.removeprefix("private."): t.shape for k, t in params.items() if is_private(k)}
     assert own == {k: t.shape for k, t in params.items() if k.startswith("head.")}
-    linear = fleet(models=(deep,)).bind(FedRoD()).params
+    linear = FleetClients(fleet(models=(deep,)), FedRoD()).params
     assert [tuple(t.shape) for k, t in linear.items() if is_private(k)] == [(3,), (3, 6)]
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from communis import CommunisError, FedAvg, Fleet
+from communis.fleet.clients import FleetClients
 from communis.methods.fedper import FedPer
 from communis.methods.fedsa_lora import FedSALoRA
 from communis.models.zoo import Architecture, architecture
@@ -35,7 +36,7 @@ KINDS: dict[str, tuple[Architecture, str]] = {"lora": (LORA, "lora_B"), "cnn": (
 
 def kept(fleet: Fleet, ending: str) -> tuple[str, ...]:
     """The paths that play B."""
-    found = fleet.bind(FedAvg()).params
+    found = FleetClients(fleet, FedAvg()).params
     return tuple(path for path in found if path.endswith(ending))
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from communis import Batch, Card, Client, CommunisError, Fleet, Model, Replies, State
 from communis.core.tasks import Localisation
 from communis.exchange.wire import check
+from communis.fleet.clients import FleetClients
 from communis.methods.fedavg import FedAvg
 from communis.methods.pmcmfl import PmcmFL, Server, Up, masked
 from communis.models.zoo import Architecture
@@ -194,7 +195,7 @@ def test_own_library(kind: Architecture) -> None:
 
 
 def test_prototypes_are_sent_by_the_setting_alone() -> None:
-    bound = gappy().bind(PmcmFL())
+    bound = FleetClients(gappy(), PmcmFL())
     up = play(gappy(), PmcmFL()).ups[0][0]
     with pytest.raises(CommunisError, match=r"with library = 'own' expected \[\]"):
         PmcmFL(library="own").vet(bound.cards[0], up)
@@ -461,7 +462,7 @@ def test_refuses_two_feature_sizes() -> None:
     apart_ = fleet(suites=(("a",), ("b",)), models=(SMALL, wide))
     with pytest.raises(CommunisError, match=r"one size from all encoders, got \[8, 16\]"):
         ran(apart_, PmcmFL())
-    client, _ = starting(fleet().bind(PmcmFL()), 0)
+    client, _ = starting(FleetClients(fleet(), PmcmFL()), 0)
     client.model.feature_sizes = {"a": 8, "b": 4}
     with pytest.raises(CommunisError, match=r"one size from all encoders, got \[4, 8\]"):
         PmcmFL().start_client(client)

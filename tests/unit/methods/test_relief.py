@@ -15,6 +15,7 @@ import torch
 from communis import CommunisError, FedAvg, Fleet, Replies, State
 from communis.core.contract import Card
 from communis.core.groups import groups
+from communis.fleet.clients import FleetClients
 from communis.fleet.device import of_fleet
 from communis.methods.fedavg import Up
 from communis.methods.relief import Relief, Server
@@ -213,7 +214,7 @@ def test_constructed_zeros_dilute_a_block_by_its_share_of_holders() -> None:
 def test_an_absent_branch_has_no_gradient_unless_zeros_are_fed() -> None:
     """And where the paper's interference comes from: biases make something of zeros."""
     for mode, expected in (("feature", False), ("input_zero", True)):
-        bound = fleet(THREE, SUITES).bind(FedAvg(whole=True, mask_mode=mode))  # type: ignore[arg-type]
+        bound = FleetClients(fleet(THREE, SUITES), FedAvg(whole=True, mask_mode=mode))  # type: ignore[arg-type]
         client, model = starting(bound, 2)
         found = slopes(model, task_loss(model, batches(client)[0]))
         absent = [p for p in found if p.startswith(("encoders.b", "fusion.blocks.b"))]
@@ -250,7 +251,7 @@ def test_without_a_mandatory_set_a_budget_has_no_floor_but_one_group() -> None:
 
 def test_a_target_that_one_group_does_not_fit_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "communis"):
-        bound = uneven().bind(Relief())
+        bound = FleetClients(uneven(), Relief())
         assert Relief(seconds=1e-12, mandatory=False).start_server(bound).k.tolist() == [1, 1, 1]
     assert "clients [0, 1, 2] need longer than 1e-12 s for one group alone" in caplog.text
 
@@ -263,7 +264,7 @@ def test_equal_devices_train_everything_in_step_with_coverage() -> None:
 
 def test_the_literal_rule_leaves_the_mandatory_blocks_alone() -> None:
     """coverage = 0: the slowest device's budget is its own blocks; the others get what fits."""
-    bound = uneven().bind(Relief(coverage=0.0))
+    bound = FleetClients(uneven(), Relief(coverage=0.0))
     assert bound.method.start_server(bound).k.tolist()[2] == 1
 
 
@@ -272,7 +273,7 @@ def test_a_device_that_cannot_meet_the_target_trains_its_blocks_and_it_is_said(
 ) -> None:
     method = Relief(seconds=1e-12)
     with caplog.at_level(logging.WARNING, "communis"):
-        bound = uneven().bind(method)
+        bound = FleetClients(uneven(), method)
         assert method.start_server(bound).k.tolist() == [2, 2, 1]
     assert "clients [0, 1, 2] need longer than 1e-12 s for their fusion blocks" in caplog.text
     assert Relief(seconds=1e9).start_server(bound).k.tolist() == [8, 8, 5]
@@ -282,7 +283,7 @@ def test_a_device_that_needs_longer_than_its_share_of_the_forward_pass_is_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its one block takes the whole forward pass besides, though k_n is reckoned with a share."""
-    bound = uneven().bind(Relief())
+    bound = FleetClients(uneven(), Relief())
     pace, windows = bound.pace(bound.cards[2]), bound.cards[2].samples
     needs = windows * (pace.forward + pace.group)
     for seconds, told in ((0.99 * needs, True), (1.01 * needs, False)):
@@ -300,7 +301,7 @@ def test_seconds_need_devices() -> None:
 def test_budgets_go_by_the_windows_that_are_really_passed() -> None:
     """With one step a round, 2 and 6 windows take the same time; without epochs nothing does."""
     one_step = devices(fleet(((0, 1), (0, 1, 2, 0, 1, 2)), [ACC] * 2), *["relief-low"] * 2)
-    bound = one_step.bind(Relief())
+    bound = FleetClients(one_step, Relief())
     assert Relief(max_steps=1, batch=2).start_server(bound).k.tolist() == [3, 3]
     assert Relief().start_server(bound).k.tolist() == [5, 3]
     assert Relief(epochs=0).start_server(bound).k.tolist() == [5, 5]
@@ -309,8 +310,8 @@ def test_budgets_go_by_the_windows_that_are_really_passed() -> None:
 def test_a_client_without_windows_sets_no_target() -> None:
     idle = devices(fleet((*THREE, ()), (*SUITES, ACC)), *["relief-full"] * 3, "relief-low")
     busy = devices(fleet(THREE, SUITES), *["relief-full"] * 3)
-    alone = Relief().start_server(busy.bind(Relief())).k.tolist()
-    assert Relief().start_server(idle.bind(Relief())).k.tolist()[:3] == alone
+    alone = Relief().start_server(FleetClients(busy, Relief())).k.tolist()
+    assert Relief().start_server(FleetClients(idle, Relief())).k.tolist()[:3] == alone
 
 
 def test_a_modality_with_one_holder_counts_as_the_median_and_trains() -> None:
@@ -349,7 +350,7 @@ def test_notes_tell_budgets_and_divergence() -> None:
 
 
 def test_half_a_group_is_refused() -> None:
-    bound = uneven().bind(Relief())
+    bound = FleetClients(uneven(), Relief())
     half = State({"head.out.bias": bound.params["head.out.bias"]})
     with pytest.raises(CommunisError, match=r"group head\.out is incomplete"):
         Relief().vet(bound.cards[0], Up(half))

@@ -11,6 +11,7 @@ import torch
 from communis import Card, CommunisError, FedAvg, Plan, Replies, Run, State
 from communis.exchange.privacy.settings import PrivacyConfig
 from communis.fleet.attack import Attack
+from communis.fleet.clients import FleetClients
 from communis.methods.parts.diffusion import operators as ops
 from communis.methods.umeda import Server, Umeda, Up
 from communis.models.sglt import Sglt
@@ -338,7 +339,7 @@ def test_a_block_is_fixed_by_default_where_clients_noise_what_they_send() -> Non
     assert not clear.server.noised
     noised = ran(Umeda(batch=2, rank=2), privacy=PrivacyConfig(mode="paper", epsilon=2.0))
     assert noised.server.noised
-    first = noised.method.start_server(small(NINE).bind(noised.method))
+    first = noised.method.start_server(FleetClients(small(NINE), noised.method))
     u, v = first.u[PATH], first.v[PATH]
     assert torch.equal(noised.server.u[PATH], u)
     assert not torch.allclose(clear.server.u[PATH], u)

@@ -15,6 +15,7 @@ from communis import Batch, CommunisError, Model, State
 from communis.core.contract import modality_of
 from communis.core.tasks import Localisation
 from communis.exchange.wire import flatten
+from communis.fleet.clients import FleetClients
 from communis.methods.fedavg import FedAvg
 from communis.methods.harmony import unimodal_loss
 from communis.methods.parts import sharing
@@ -96,7 +97,7 @@ def test_one_modality_is_fedavg() -> None:
     settings: dict[str, Any] = {"lr": 0.3, "batch": 2, "momentum": 0.5}
     one = fleet(THREE, suites=[("a",)] * 3)
     game = play(one, UniFL(**settings), rounds=0)
-    bound = one.bind(FedAvg(**settings))
+    bound = FleetClients(one, FedAvg(**settings))
     prefix = "unimodal.a."
     begun = State({k.removeprefix(prefix): t for k, t in game.server.w.items()})
     other = Game(bound, bound.method, replace(bound.method.start_server(bound), w=begun))
@@ -248,7 +249,7 @@ def test_recalibrated_statistics() -> None:
 def test_recalibrated_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six windows in three parts, 0 and 3, 1 and 4, 2 and 5: the mean of their statistics."""
     monkeypatch.setattr(sharing, "PART", 2)
-    client, _ = starting(fleet(models=(NORMED,)).bind(UniFL()), 1)
+    client, _ = starting(FleetClients(fleet(models=(NORMED,)), UniFL()), 1)
     sharing.recalibrate(client, lambda b: unimodal_loss(client, client.model(b), b))
     x = client.train.batch(torch.arange(6)).inputs["a"]
     parts = [by_hand(client.model, "a", x[[i, i + 3]]) for i in range(3)]
@@ -259,7 +260,7 @@ def test_recalibrated_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_recalibration_takes_time() -> None:
     """A pass over the training windows in every round, besides the training itself."""
-    bound = fleet(models=(NORMED,)).bind(UniFL(buffers="recalibrate"))
+    bound = FleetClients(fleet(models=(NORMED,)), UniFL(buffers="recalibrate"))
     client = replace(bound.client(1, 1, fresh=True), timed="analytic")
     method: Any = bound.method
     down = method.down(method.start_server(bound), client.card)

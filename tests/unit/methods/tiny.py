@@ -138,7 +138,7 @@ def play(
     rounds: int = 1,
     cohorts: Sequence[Sequence[int] | None] | None = None,
 ) -> Game:
-    bound = fleet.bind(method)
+    bound = FleetClients(fleet, method)
     game = Game(bound, method, method.start_server(bound))
     for cohort in cohorts or [None] * rounds:
         game.round(cohort)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from communis import Batch, CommunisError, FedAvg, Fleet, State, Streams
 from communis.core.groups import groups, modality_of_group
+from communis.fleet.clients import FleetClients
 from communis.models.encoders import Dense
 from communis.models.flops import Meter, forward_flops
 from communis.models.network import Network, initialise
@@ -342,7 +343,7 @@ def test_floating_point_operations_are_counted_through_recurrent_layers() -> Non
 
 @pytest.mark.parametrize("name", NAMES)
 def test_training_costs_about_three_forward_passes(name: str) -> None:
-    client = Fleet.of(windows(), models=(name,)).bind(FedAvg()).client(0, 1, fresh=True)
+    client = FleetClients(Fleet.of(windows(), models=(name,)), FedAvg()).client(0, 1, fresh=True)
     before = State.buffers(client.model)
     cost = Meter().per_window(
         client.model, lambda out, of: F.cross_entropy(out.prediction, of.target), client.train, ""

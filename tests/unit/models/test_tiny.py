@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from communis import CommunisError, FedAvg, Streams, Windows
 from communis.cli.models import pretrain as command
+from communis.fleet.clients import FleetClients
 from communis.fleet.partition.settings import Partition
 from communis.fleet.settings import FleetConfig
 from communis.models.network import initialise
@@ -234,7 +235,7 @@ def test_a_fleet_hands_weights_to_the_models_that_need_them(file: Path) -> None:
     fleet = config.make(source, Partition(), Streams(0))
     names = {kind if isinstance(kind, str) else kind.name for kind in fleet.models}
     assert names == {"tiny_lora", "lite"}
-    cards = fleet.bind(FedAvg()).cards
+    cards = FleetClients(fleet, FedAvg()).cards
     assert {card.model for card in cards} == names
     for card in cards:
         adapters = [path for path in card.params if "lora" in path]

@@ -17,6 +17,7 @@ from communis.exchange.privacy.protection import Protection, Setting
 from communis.exchange.privacy.settings import PrivacyConfig
 from communis.exchange.topology import Star, ring
 from communis.fleet.attack import Attack
+from communis.fleet.clients import FleetClients
 from communis.methods import comfed
 from communis.methods.centralized import Centralized
 from communis.methods.comfed import CoMFed
@@ -33,7 +34,9 @@ def open_to_all(method: Any) -> Aggregation:
     setting = Setting(
         rounds=1, participation=1.0, share=1.0, by_number=False, star=True, rule=False
     )
-    return Aggregation(method, Protection(PrivacyConfig(), mixed_fleet().bind(method), setting))
+    return Aggregation(
+        method, Protection(PrivacyConfig(), FleetClients(mixed_fleet(), method), setting)
+    )
 
 
 consensus_distance = open_to_all(FedAvg()).consensus_distance

@@ -17,7 +17,9 @@ import pytest
 from communis import Client, FedAvg, Plan, Run, State
 from communis.exchange.messages import Ask
 from communis.exchange.wire import encode
+from communis.fleet.clients import FleetClients
 from communis.methods.fedavg import Down, Up
+from communis.models.zoo import Architecture
 from communis.run.backends import inprocess
 from communis.run.backends.executor import StateStore, only, subsets_of
 from communis.run.backends.inprocess import InProcess, WorkerError
@@ -103,7 +105,7 @@ def test_spawned_workers_give_the_same_bits() -> None:
     fleet, method = mixed_fleet(), make("fedper")
     with Run(fleet, method, plan) as forked:
         list(forked)
-    backend = InProcess(fleet, method, workers=2, start_method="spawn")
+    backend = InProcess(FleetClients(fleet, method), workers=2, start_method="spawn")
     with Run(fleet, method, plan, backend=backend) as spawned:
         list(spawned)
     assert encode(forked.server).data == encode(spawned.server).data
@@ -147,7 +149,7 @@ def test_subsets() -> None:
 
 
 def test_only_masks_the_rest() -> None:
-    bound = mixed_fleet().bind(FedAvg())
+    bound = FleetClients(mixed_fleet(), FedAvg())
     client = next(bound.client(c.id, 1) for c in bound.cards if len(c.modalities) == 3)
     import torch
 
@@ -155,3 +157,19 @@ def test_only_masks_the_rest() -> None:
     assert not batch.present["m0"].any()
     assert not batch.present["m2"].any()
     assert batch.present["m1"].any()
+
+
+def test_a_run_builds_the_models_of_a_suite_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Server, clock, work and evaluation share one `FleetClients`."""
+    made: list[str] = []
+    build = Architecture.build
+
+    def counted(kind: Architecture, *arguments: Any) -> Any:
+        made.append(kind.name)
+        return build(kind, *arguments)
+
+    monkeypatch.setattr(Architecture, "build", counted)
+    fleet = mixed_fleet()
+    with Run(fleet, FedAvg(), Plan(rounds=1, workers=1)) as run:
+        list(run)
+    assert len(made) == len(dict.fromkeys(fleet.suites))

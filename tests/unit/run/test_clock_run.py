@@ -12,6 +12,7 @@ import pytest
 from communis import CommunisError, FedAvg, Fleet, Plan, Run, Windows
 from communis.core.tasks import Classification
 from communis.fleet.availability.online import Online
+from communis.fleet.clients import FleetClients
 from communis.fleet.device import ClockConfig, of_fleet
 from communis.methods.centralized import Centralized
 from communis.methods.fedproto import FedProto
@@ -89,7 +90,7 @@ def test_the_pace_of_a_device_is_the_same_for_every_method(mode: str) -> None:
     """Also where no device is known; with exact, groups share what the bare model costs."""
     fleet = pamap2(mode=mode or "flop_prop")
     fleet = fleet if mode else replace(fleet, devices=(), profiles={})
-    plain, equipped = (fleet.bind(method) for method in (Relief(), Harmony()))
+    plain, equipped = (FleetClients(fleet, method) for method in (Relief(), Harmony()))
     for one, other in zip(plain.cards, equipped.cards, strict=True):
         assert equipped.pace(other) == plain.pace(one)
 
@@ -117,7 +118,7 @@ def test_exact_goes_by_which_groups_are_trained() -> None:
     """Both convolutions of the slowest device and its block, or only what lies behind them."""
     fleet = pamap2(mode="exact")
     whole, _ = second_round(FedAvg(whole=True, uniform=True), fleet)
-    bound = fleet.bind(FedAvg())
+    bound = FleetClients(fleet, FedAvg())
     found = []
     for layers in (("conv1", "conv2", "blocks"), ("blocks", "shared", "head")):
         client = bound.client(7, 1, fresh=True)
@@ -165,7 +166,10 @@ def test_the_clock_adds_no_path_that_nobody_owns() -> None:
     kinds = [TINY] * 4 + [replace(TINY, width=8)] * 4
     apart = replace(fleet, suites=[("acc",)] * 4 + [("gyro",)] * 4, models=kinds)
     for method in (FedAvg(), Relief()):
-        timed, plain = apart.bind(method), replace(apart, devices=(), profiles={}).bind(method)
+        timed, plain = (
+            FleetClients(apart, method),
+            FleetClients(replace(apart, devices=(), profiles={}), method),
+        )
         assert timed.clock is not None
         timed.pace(timed.cards[0])
         assert list(timed.params) == list(plain.params)
@@ -181,7 +185,7 @@ def test_what_a_step_costs_does_not_depend_on_who_is_counted_first() -> None:
     fleet = replace(fleet, client_of=client_of)  # the first client has one window, others two
     found = []
     for order in ((0, 1), (1, 0)):
-        bound = fleet.bind(FedAvg())
+        bound = FleetClients(fleet, FedAvg())
         costs = {i: bound.pace(bound.cards[i]).forward for i in order}
         found.append([costs[0], costs[1]])
     assert found[0] == found[1]

@@ -271,7 +271,7 @@ class Lost(FedAvg):
 
 def test_diverged_scores_survive_the_disk(tmp_path: Path) -> None:
     """Not only those that need probabilities: `argmax` finds a class in NaN too."""
-    text = 'seed = 0\n[method]\nname = "lost"\n'
+    text = 'seed = 0\n[method]\nname = "lost"\n[run]\nrounds = 3\n'
     with Run(mixed_fleet(), Lost(), QUICK, folder=tmp_path, config=text) as run:
         list(run)
     (last,) = [r.scores for r in RunFolder(tmp_path).records() if r.scores]

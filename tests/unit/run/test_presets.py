@@ -19,6 +19,7 @@ import pytest
 from communis import Card, Run
 from communis.data.recordings.windows import TEST, TRAIN, VAL
 from communis.fleet.availability.dropout import Dropout
+from communis.fleet.clients import FleetClients
 from communis.fleet.fleet import Fleet
 from communis.run.backends.machine import one_thread
 from communis.run.config import Config, about, cells, presets
@@ -349,7 +350,7 @@ def test_opportunity_lacks_what_its_people_lacked(written: Callable[[str], Path]
     config, fleet = made(name, written(name), "")
     assert set(fleet.windows.session) == {1, 2, 3, 4, 5}
     assert fleet.outages is None
-    cards = fleet.bind(config.make_method()).cards
+    cards = FleetClients(fleet, config.make_method()).cards
     assert [card.samples for card in cards] == [12] * 4
     assert [card.samples_by_modality.get("lh_acc") for card in cards] == [12, None, 12, 12]
     assert [card.samples_by_modality["hip_acc"] for card in cards] == [12, 12, 9, 12]

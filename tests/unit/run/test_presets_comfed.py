@@ -20,6 +20,7 @@ from communis.core.contract import SERVER
 from communis.core.streams import Streams
 from communis.data.recordings.windows import TEST, TRAIN
 from communis.exchange.topology import TopologyConfig
+from communis.fleet.clients import FleetClients
 from communis.fleet.fleet import Fleet
 from communis.run.backends.machine import one_thread
 from communis.run.config import Config, cells, presets
@@ -205,7 +206,7 @@ def test_a_client_sends_and_gets_770_bytes(name: str, written: Written) -> None:
 
 def test_mixed_models_have_embeddings_of_two_sizes(written: Written) -> None:
     config = made("comfed/usc_had_mixed", written)[""]
-    cards = config.make_fleet().bind(config.make_method()).cards
+    cards = FleetClients(config.make_fleet(), config.make_method()).cards
     found = Counter((card.modalities, card.model, card.sizes["embedding"]) for card in cards)
     assert found == {
         (("acc",), "cnn_gru_lite96", 96): 2,
@@ -219,7 +220,7 @@ def test_mixed_models_have_embeddings_of_two_sizes(written: Written) -> None:
 def test_the_full_networks_have_the_size_of_the_papers(written: Written) -> None:
     config = made("comfed/usc_had_full", written)[""]
     assert config.compare == ("comfed_median", "local")
-    cards = config.make_fleet().bind(config.make_method()).cards
+    cards = FleetClients(config.make_fleet(), config.make_method()).cards
     found = {(len(card.modalities), parameters(card)) for card in cards}
     assert found == {(1, 2_849_260), (2, 2_868_988)}
 

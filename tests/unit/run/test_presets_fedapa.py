@@ -17,6 +17,7 @@ import pytest
 from communis.core.contract import SERVER
 from communis.core.errors import CommunisError
 from communis.data.recordings.windows import TEST, TRAIN
+from communis.fleet.clients import FleetClients
 from communis.fleet.fleet import Fleet
 from communis.run.backends.machine import one_thread
 from communis.run.config import Config, cells, presets
@@ -238,7 +239,7 @@ def test_fleets_are_what_comments_say(name: str, fleets: Fleets) -> None:
     assert {m: x.shape[1:] for m, x in fleet.windows.inputs.items()} == expected.shapes
     assert fleet.windows.task.classes == expected.classes
     assert {*fleet.windows.split} >= {TRAIN, TEST}
-    cards = fleet.bind(loaded(name)[""].under("local").make_method()).cards
+    cards = FleetClients(fleet, loaded(name)[""].under("local").make_method()).cards
     assert len(cards) == 6
     assert all(card.sizes["embedding"] == 256 for card in cards)
     sizes = {card.model: parameters(card) for card in cards}

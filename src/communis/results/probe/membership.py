@@ -26,6 +26,7 @@ from communis.core.scratch import Scratch
 from communis.core.streams import Streams
 from communis.exchange import wire
 from communis.exchange.messages import Ask, Scored
+from communis.fleet.clients import FleetClients
 from communis.run.backends.executor import Executor, StateStore
 from communis.run.config import Config, load
 from communis.run.folder import RunFolder
@@ -167,7 +168,7 @@ def _losses(
         rule=config.robust.make(),
         privacy=config.privacy,
     ) as run:
-        bound = (fleet.pool() if method.pools_data else fleet).bind(method)
+        bound = FleetClients(fleet.pool() if method.pools_data else fleet, method)
         worker = _LossTeller(bound, StateStore(run.folder.clients))
         start = method.start_server(bound)
         trainees = {i for record in run.history for i in record.cohort}

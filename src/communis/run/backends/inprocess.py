@@ -31,7 +31,7 @@ from communis.core.errors import CommunisError
 from communis.core.scratch import Scratch
 from communis.exchange.messages import Answer, Ask
 from communis.exchange.privacy.guard import Guard
-from communis.fleet.fleet import AnyMethod, Fleet
+from communis.fleet.clients import FleetClients
 from communis.run.backends.executor import Executor, StateStore
 from communis.run.backends.machine import (
     default_start_method,
@@ -52,8 +52,7 @@ class WorkerError(CommunisError):
 class InProcess:
     def __init__(
         self,
-        fleet: Fleet,
-        method: AnyMethod,
+        clients: FleetClients,
         states: Path | None = None,
         *,
         workers: int = 0,
@@ -73,13 +72,11 @@ class InProcess:
             self._spare = Scratch()
             states = self._spare.path / "states"
         self._store = StateStore(states)
-        self._job = (fleet, method, self._store.folder, device, subsets, guard)
+        self._job = (clients.on(device), self._store.folder, subsets, guard)
         self._context = multiprocessing.get_context(start_method)
         self._pool: list[_Worker] = []
         self._executor: Executor | None = None
-        self._cost = {
-            card.id: card.samples * len(card.modalities) for card in fleet.bind(method).cards
-        }
+        self._cost = {card.id: card.samples * len(card.modalities) for card in clients.cards}
         self._versions = self._store.versions()  # of every client's private state on disk
         self._unsettled = set(self._versions)  # clients with versions since the last commit
 
@@ -279,5 +276,5 @@ def _fetch(letter: bytes | str) -> bytes:
 
 
 def _executor(job: tuple[Any, ...]) -> Executor:
-    fleet, method, states, device, subsets, guard = job
-    return Executor(fleet.bind(method, device), StateStore(states), subsets, guard)
+    clients, states, subsets, guard = job
+    return Executor(clients, StateStore(states), subsets, guard)

@@ -12,6 +12,7 @@ import torch
 from communis import CommunisError, Plan, Run, State
 from communis.exchange.privacy.settings import PrivacyConfig
 from communis.exchange.wire import decode, encode, flatten
+from communis.fleet.clients import FleetClients
 from communis.methods.fedavg import FedAvg
 from communis.methods.fedper import FedPer
 from communis.methods.parts.sharing import is_statistic, recalibrate, sound
@@ -174,7 +175,7 @@ def test_what_cannot_be_true_is_refused(path: str, value: Any, why: str) -> None
         flat = {key: t for key, t in flat.items() if key != f"w/{path}"}
         return encode(flat if value is None else {**flat, f"w/{path}": value}).data
 
-    bound = normed().bind(method)
+    bound = FleetClients(normed(), method)
     run = Run(normed(), method, Plan(rounds=1, workers=1, eval_every=0))
     run.backend = Mock(run.backend, corrupt(change, 1))
     with run:
@@ -188,7 +189,7 @@ def test_private_statistics_are_refused_from_clients() -> None:
     """By default nobody can plant any at the server."""
 
     def plant(data: bytes) -> bytes:
-        flat = flatten(decode(data, type(FedAvg().start_server(normed().bind(FedAvg())))))
+        flat = flatten(decode(data, type(FedAvg().start_server(FleetClients(normed(), FedAvg())))))
         return encode({**flat, "w/encoders.a.norm1.running_mean": torch.zeros(4)}).data
 
     run = Run(normed(), FedAvg(), Plan(rounds=1, workers=1, eval_every=0))
@@ -231,7 +232,7 @@ def test_recalibration_by_hand() -> None:
 def test_layers_that_see_nothing_keep_theirs() -> None:
     """A sensor that never worked in training has no windows to go by."""
     seen = {"a": np.ones(10, bool), "b": np.array([True] * 4 + [False] * 6)}
-    bound = fleet(models=(NORMED,), present=seen).bind(FedAvg())
+    bound = FleetClients(fleet(models=(NORMED,), present=seen), FedAvg())
     client = bound.client(1, 1, fresh=True)
     with torch.no_grad():
         for path, t in client.model.by_path[1].items():

@@ -1,0 +1,58 @@
+"""What a run starts from: clients, privacy, aggregation and the first server states."""
+
+from __future__ import annotations
+
+from communis.core.errors import CommunisError
+from communis.core.replies import Rule
+from communis.exchange.messages import Topology
+from communis.exchange.privacy.protection import Protection
+from communis.exchange.privacy.settings import PrivacyConfig
+from communis.exchange.topology import Apart, Star
+from communis.fleet.clients import FleetClients
+from communis.fleet.fleet import AnyMethod, Fleet
+from communis.methods.parts.training import Recipe
+from communis.run.aggregation import Aggregation
+from communis.run.plan import Plan
+
+
+class Setup:
+    """Making one refuses what cannot be run, before there is a folder or a worker."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        method: AnyMethod,
+        plan: Plan,
+        topology: Topology | None = None,
+        rule: Rule | None = None,
+        privacy: PrivacyConfig | None = None,
+    ) -> None:
+        """rule: what stands in for means, see core/reductions. privacy: see exchange/privacy."""
+        topology = topology or Star()
+        privacy = privacy or PrivacyConfig()
+        if not method.exchange:
+            topology = Apart()
+            if privacy.mode != "none":
+                raise CommunisError(
+                    "exchange = false: nothing leaves a client, so privacy would only noise what "
+                    'it keeps for itself; set [privacy] mode = "none"'
+                )
+        self.clients = FleetClients(fleet.pool() if method.pools_data else fleet, method)
+        self.cards = self.clients.cards
+        self.clock = self.clients.clock
+        self.attackers = frozenset(fleet.attack.attackers)
+        if isinstance(method, Recipe):
+            method.check_paths({path: None for card in self.cards for path in card.params})
+        if not any(self.cards[i].samples for i in self.clients.trainers):
+            raise CommunisError("no client has a training window (split 0)")
+        setting = plan.setting(
+            len(self.clients.trainers), isinstance(topology, Star), rule is not None
+        )
+        self.privacy = Protection(privacy, self.clients, setting)
+        self.aggregation = Aggregation(method, self.privacy, self.attackers, rule)
+        if method.pools_data:
+            topology = self.aggregation.pooled(topology)
+        self.topology = topology
+        aggregators = topology.aggregators(len(self.cards))
+        self.servers = {a: method.start_server(self.privacy.view) for a in aggregators}
+        self.privacy.rehearse(self.servers[aggregators[0]])
