@@ -18,10 +18,10 @@ NASTY = """<b>&"'{0}"""
 ESCAPED = "&lt;b&gt;&amp;&#34;&#39;{0}"
 SOURCE = Path(communis.__file__).parent
 WRITERS = [  # modules that write markup
-    *sorted(SOURCE.glob("report/*.py")),
-    SOURCE / "markup.py",
-    SOURCE / "availability" / "plot.py",
-    SOURCE / "cli_probe.py",
+    *sorted((SOURCE / "results" / "report").glob("*.py")),
+    SOURCE / "core" / "markup.py",
+    SOURCE / "fleet" / "availability" / "plot.py",
+    SOURCE / "cli" / "probe.py",
 ]
 TAG = re.compile(r"(?<!\?P)</?[A-Za-z!]|&#?\w+;")  # (?P<name>) is a regular expression
 BLOCK = re.compile(r"<(svg|html|table|div|span|td)\b[^>]*>")
