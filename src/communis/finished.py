@@ -106,8 +106,8 @@ class Finished:
 
     @property
     def planned(self) -> int:
-        """How many rounds it is to have."""
-        return int(self.config["run"]["rounds"])
+        """How many rounds it is to have; 0 where its settings do not say."""
+        return int(self.config["run"].get("rounds", 0))
 
     @property
     def complete(self) -> bool:
@@ -244,12 +244,13 @@ class Finished:
             table = self.rows("scores", where).set_index(["client", "round"])
             table = table[table.index.isin(there)]
             parts = [table] if select == "client" else [t for _, t in table.groupby("round")]
-            if len(table) and not table["value"].between(0, 2**53).all():
+            try:
+                found = [_f1(part) for part in parts if len(part)]
+            except (ZeroDivisionError, OverflowError):  # of no windows, or of infinitely many
                 raise CommunisError(
                     f"{self.path / 'scores'}: {names[0]} and {names[1]} count windows, but some "
                     "are no numbers of windows; put back a copy, or run it again"
-                )
-            found = [_f1(part) for part in parts if len(part)]
+                ) from None
             self._pools[key] = fmean(found) if found else math.nan
         return self._pools[key]
 
@@ -290,11 +291,14 @@ def _config(path: Path) -> Mapping[str, Any]:
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
         expected.check(path, found, expected.CONFIG)
-        name, seed, rounds = found["method"]["name"], found["seed"], found["run"]["rounds"]
+        name, seed = found["method"]["name"], found["seed"]
+        run = found.setdefault("run", {})  # a run that was made in Python may have none
+        expected.check(path, run, expected.RUN, "run")
+        rounds = run.get("rounds", 0)
     except (OSError, ValueError, KeyError, RecursionError) as error:
         what = f"{type(error).__name__}: {error}"
         raise CommunisError(f"{path.parent}: not a run folder (config.toml: {what})") from None
-    if not (isinstance(name, str) and isinstance(rounds, int) and rounds >= 0 and seed >= 0):
+    if not (isinstance(name, str) and rounds >= 0 and seed >= 0):
         raise CommunisError(
             f"{path}: expected method.name as text, and rounds and seed of at least 0"
         )
