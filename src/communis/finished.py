@@ -107,7 +107,7 @@ class Finished:
     @property
     def planned(self) -> int:
         """How many rounds it is to have; 0 where its settings do not say."""
-        return int(self.config["run"].get("rounds", 0))
+        return int(self.config["run"]["rounds"])
 
     @property
     def complete(self) -> bool:
@@ -292,15 +292,17 @@ def _config(path: Path) -> Mapping[str, Any]:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
         expected.check(path, found, expected.CONFIG)
         name, seed = found["method"]["name"], found["seed"]
-        run = found.setdefault("run", {})  # a run that was made in Python may have none
-        expected.check(path, run, expected.RUN, "run")
-        rounds = run.get("rounds", 0)
+        # A run that was made in Python need not say how it went, and on what.
+        found = {"data": {"name": "not said"}, "run": {}, **found}
+        found["run"] = {"rounds": 0, **found["run"]}
+        expected.check(path, found["run"], expected.RUN, "run")
+        data, rounds = found["data"]["name"], found["run"]["rounds"]
     except (OSError, ValueError, KeyError, RecursionError) as error:
         what = f"{type(error).__name__}: {error}"
         raise CommunisError(f"{path.parent}: not a run folder (config.toml: {what})") from None
-    if not (isinstance(name, str) and rounds >= 0 and seed >= 0):
+    if not (isinstance(name, str) and isinstance(data, str) and rounds >= 0 and seed >= 0):
         raise CommunisError(
-            f"{path}: expected method.name as text, and rounds and seed of at least 0"
+            f"{path}: expected method.name and data.name as text, and rounds and seed of at least 0"
         )
     target = found.get("target", 0)
     if not all(
