@@ -217,11 +217,11 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
         ("scores/000003.parquet", b"PAR1"),
         ("scores/000003.parquet", b""),
         ("config.toml", b'seed = 1\n[method]\nname = "a"\n[run]\nrounds = inf\n'),
-        ("config.toml", b'seed = 1\n[method]\nname = "a"\n'),
         (
             "config.toml",
             b'seed = 1\nname = "\\u001b[31m"\n[method]\nname = "a"\n[run]\nrounds = 3\n',
         ),
+        ("config.toml", b'seed = 1\n[method]\nname = "a"\n[run]\neval_every = "x"\n'),
         ("environment.json", b"{"),
         ("environment.json", b"[" * 200_000),
         ("privacy.json", b"[]"),
@@ -292,6 +292,27 @@ def test_a_table_with_other_values_is_one_line(
     with pytest.raises(CommunisError, match=room) as caught:
         read(tmp_path).rows(room)
     assert str(caught.value).isprintable()
+
+
+def test_a_run_that_was_made_in_python_can_be_shown(tmp_path: Path) -> None:
+    """Its configuration need not say how it went."""
+    run(tmp_path / "a")
+    (tmp_path / "a" / "config.toml").write_text('seed = 0\n[method]\nname = "fedper"\n')
+    result = CliRunner().invoke(app, ["report", str(tmp_path), "-o", str(tmp_path / "r.html")])
+    assert result.exit_code == 0, result.exception
+
+
+def test_counts_that_are_none_are_refused(tmp_path: Path) -> None:
+    """Scores of all windows together are made of counts."""
+    run(tmp_path)
+    for path in (tmp_path / "scores").iterdir():
+        table = pq.read_table(path)
+        for name in ("value", "support"):
+            column = table.column_names.index(name)
+            table = table.set_column(column, name, pa.array([0] * table.num_rows))
+        pq.write_table(table, path)
+    with pytest.raises(CommunisError, match="some are no numbers of windows"):
+        read(tmp_path).final("macro_f1_pooled")
 
 
 @pytest.mark.parametrize(

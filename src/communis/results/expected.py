@@ -32,6 +32,7 @@ CONFIG: Table = {
     **dict.fromkeys(("data", "partition", "fleet", "clock", "method", "topology"), Table),
     **dict.fromkeys(("attack", "robust", "privacy", "run"), Table),
 }
+RUN: Table = {"rounds": int, "eval_every": int, "eval_clients": int}
 FLEET: Table = {
     "labels": tuple[str, ...],
     "notes": tuple[str, ...],

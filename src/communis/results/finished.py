@@ -99,7 +99,7 @@ class Finished:
 
     @property
     def planned(self) -> int:
-        """How many rounds it is to have."""
+        """How many rounds it is to have; 0 where its settings do not say."""
         return int(self.config["run"]["rounds"])
 
     @property
@@ -265,12 +265,13 @@ class Finished:
             table = self.rows("scores", where, columns, rounds).set_index(["client", "round"])
             table = table[table.index.isin(there)]
             parts = [table] if select == "client" else [t for _, t in table.groupby("round")]
-            if len(table) and not table["value"].between(0, 2**53).all():
+            try:
+                found = [_f1(part) for part in parts if len(part)]
+            except (ZeroDivisionError, OverflowError):  # of no windows, or of infinitely many
                 raise CommunisError(
                     f"{self.path / 'scores'}: {names[0]} and {names[1]} count windows, but some "
                     "are no numbers of windows; put back a copy, or run it again"
-                )
-            found = [_f1(part) for part in parts if len(part)]
+                ) from None
             self._pools[key] = fmean(found) if found else math.nan
         return self._pools[key]
 
@@ -311,13 +312,18 @@ def _config(path: Path) -> Mapping[str, Any]:
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
         expected.check(path, found, expected.CONFIG)
-        name, seed, rounds = found["method"]["name"], found["seed"], found["run"]["rounds"]
+        name, seed = found["method"]["name"], found["seed"]
+        # A run that was made in Python need not say how it went, and on what.
+        found = {"data": {"name": "not said"}, "run": {}, **found}
+        found["run"] = {"rounds": 0, **found["run"]}
+        expected.check(path, found["run"], expected.RUN, "run")
+        data, rounds = found["data"]["name"], found["run"]["rounds"]
     except (OSError, ValueError, KeyError, RecursionError) as error:
         what = f"{type(error).__name__}: {error}"
         raise CommunisError(f"{path.parent}: not a run folder (config.toml: {what})") from None
-    if not (isinstance(name, str) and isinstance(rounds, int) and rounds >= 0 and seed >= 0):
+    if not (isinstance(name, str) and isinstance(data, str) and rounds >= 0 and seed >= 0):
         raise CommunisError(
-            f"{path}: expected method.name as text, and rounds and seed of at least 0"
+            f"{path}: expected method.name and data.name as text, and rounds and seed of at least 0"
         )
     target = found.get("target", 0)
     if not all(
