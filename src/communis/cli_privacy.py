@@ -18,7 +18,7 @@ from communis.plan import Plan
 from communis.privacy import accountant, gaussian
 from communis.privacy.digits import upward
 from communis.privacy.guard import Guard
-from communis.privacy.settings import PrivacyConfig
+from communis.privacy.settings import MOST_ROUNDS, PrivacyConfig
 from communis.report.privacy import as_json
 from communis.terminal import out, say
 from communis.verdict import verdict as judged
@@ -105,9 +105,9 @@ def plan(  # noqa: PLR0913 - options of a command are its arguments
     given = noise if epsilon is None else epsilon
     if given is None or not 0 < given < math.inf:
         raise CommunisError(f"--epsilon and --noise must be positive and finite, got {given}")
-    if not 1 <= rounds <= 1_000_000 or not 0 < participation <= 1:
+    if not 1 <= rounds <= MOST_ROUNDS or not 0 < participation <= 1:
         raise CommunisError(
-            f"--rounds must be 1 to 1,000,000 and --participation in (0, 1], got {rounds} and "
+            f"--rounds must be 1 to {MOST_ROUNDS:,} and --participation in (0, 1], got {rounds} and "
             f"{participation:g}"
         )
     settings = PrivacyConfig(
