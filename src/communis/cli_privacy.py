@@ -107,8 +107,8 @@ def plan(  # noqa: PLR0913 - options of a command are its arguments
         raise CommunisError(f"--epsilon and --noise must be positive and finite, got {given}")
     if not 1 <= rounds <= MOST_ROUNDS or not 0 < participation <= 1:
         raise CommunisError(
-            f"--rounds must be 1 to {MOST_ROUNDS:,} and --participation in (0, 1], got {rounds} and "
-            f"{participation:g}"
+            f"--rounds must be 1 to {MOST_ROUNDS:,} and --participation in (0, 1], got {rounds} "
+            f"and {participation:g}"
         )
     settings = PrivacyConfig(
         mode=mode,

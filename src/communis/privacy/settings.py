@@ -130,8 +130,8 @@ class PrivacyConfig:
             return None
         if not self.noise and rounds > MOST_ROUNDS:  # each is accounted for
             raise CommunisError(
-                f"mode = 'central' with epsilon is reckoned for {MOST_ROUNDS:,} rounds at most, got "
-                f"run.rounds = {rounds:,}: lower it, or give noise instead of epsilon"
+                f"mode = 'central' with epsilon is reckoned for {MOST_ROUNDS:,} rounds at most, "
+                f"got run.rounds = {rounds:,}: lower it, or give noise instead of epsilon"
             )
         spending = self.spending(rounds)
         z = self.noise or accountant.noise_for(
