@@ -58,6 +58,8 @@ CONTEXTS: Sequence[dict[str, str]] = (  # so that settings which mean something 
      "method.uniform": "true"},
     {"privacy.mode": '"paper"', "privacy.noise": "2.0", "method.name": '"umeda"',
      "fleet.models": '["sglt"]'},
+    {"privacy.mode": '"central"', "privacy.epsilon": "2.0", "run.participation": "0.5",
+     "method.uniform": "true"},
     {"topology.kind": '"regular"', "topology.degree": "2"},
     {"topology.kind": '"erdos_renyi"', "topology.probability": "0.7"},
     {"attack.kind": '"sign_flip"', "attack.count": "1"},

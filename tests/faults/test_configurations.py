@@ -196,6 +196,16 @@ def test_a_program_that_imports_communis_keeps_its_signals() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)
 
 
+def test_rounds_without_end_are_refused_where_each_is_accounted_for(tmp_path: Path) -> None:
+    changes = {"privacy__mode": '"central"', "privacy__epsilon": "2.0", "method__uniform": "true"}
+    text = text_of(run__rounds="1000000000000", **changes)
+    (tmp_path / "config.toml").write_text(text)
+    config = load(str(tmp_path / "config.toml"))
+    with pytest.raises(CommunisError, match=r"got run\.rounds = 1,000,000,000,000: lower it"):
+        config.privacy.central(config.run.rounds, 0.5)
+    assert attempt(text, tmp_path) == "refused"
+
+
 def test_clips_of_single_fields_can_be_read_again(tmp_path: Path) -> None:
     changes = {"privacy__mode": '"local"', "privacy__noise": "2.0", "privacy__clips": "{ w = 0.5 }"}
     assert attempt(text_of(**changes), tmp_path) == "ran"

@@ -16,7 +16,7 @@ from communis.core.errors import CommunisError
 from communis.exchange.privacy import accountant, gaussian
 from communis.exchange.privacy.digits import upward
 from communis.exchange.privacy.guard import Guard
-from communis.exchange.privacy.settings import PrivacyConfig
+from communis.exchange.privacy.settings import MOST_ROUNDS, PrivacyConfig
 from communis.results.compare import collect
 from communis.results.finished import Finished
 from communis.results.report.privacy import as_json
@@ -105,10 +105,10 @@ def plan(
     given = noise if epsilon is None else epsilon
     if given is None or not 0 < given < math.inf:
         raise CommunisError(f"--epsilon and --noise must be positive and finite, got {given}")
-    if not 1 <= rounds <= 1_000_000 or not 0 < participation <= 1:
+    if not 1 <= rounds <= MOST_ROUNDS or not 0 < participation <= 1:
         raise CommunisError(
-            f"--rounds must be 1 to 1,000,000 and --participation in (0, 1], got {rounds} and "
-            f"{participation:g}"
+            f"--rounds must be 1 to {MOST_ROUNDS:,} and --participation in (0, 1], got {rounds} "
+            f"and {participation:g}"
         )
     settings = PrivacyConfig(
         mode=mode,

@@ -15,6 +15,7 @@ from communis.exchange.privacy.guard import Block, Guard, Spending
 
 Mode = Literal["none", "paper", "local", "central"]
 ABOVE = 1 + 1e-9  # so much more noise than a budget takes: sums of floats must not exceed it
+MOST_ROUNDS = 1_000_000
 OWNERS = {  # settings that mean something in some modes only
     "clips": ("paper", "local"),
     "mechanism": ("local",),
@@ -127,6 +128,11 @@ class PrivacyConfig:
         """What a trusted server does to sums."""
         if self.mode != "central":
             return None
+        if not self.noise and rounds > MOST_ROUNDS:  # each is accounted for
+            raise CommunisError(
+                f"mode = 'central' with epsilon is reckoned for {MOST_ROUNDS:,} rounds at most, "
+                f"got run.rounds = {rounds:,}: lower it, or give noise instead of epsilon"
+            )
         spending = self.spending(rounds)
         z = self.noise or accountant.noise_for(
             self.epsilon,
