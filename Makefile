@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ready := $(VENV)/.ready
 
-.PHONY: help demo check test test-fast assault docs reference bench lock clean
+.PHONY: help demo recordings check test test-fast assault docs reference bench lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,8 +28,11 @@ check: $(ready) ## format, lint, types, architecture
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check ## everything that CI runs: the checks and all tests
-	$(BIN)/python -m pytest -n 2 -m ""
+recordings: $(ready) ## fetch the smartwatch recordings, once
+	$(BIN)/communis data fetch watch
+
+test: check recordings ## everything that CI runs: the checks and all tests
+	$(BIN)/python -m pytest -n 2 -m "" --need-recordings
 
 test-fast: $(ready) ## the tests without the slow ones
 	$(BIN)/python -m pytest -n 2
@@ -54,7 +57,7 @@ lock: ## pin what CI installs, with hashes, and list the licences (network)
 	$(VENV)-lock/bin/python -m pip install --quiet pip-tools==7.6.2
 	$(VENV)-lock/bin/pip-compile --quiet --generate-hashes --strip-extras --no-header \
 		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
-		--extra watch --extra edf --extra moment --extra privacy --extra dev \
+		--extra edf --extra moment --extra privacy --extra dev \
 		--build-deps-for editable --constraint constraints.txt --unsafe-package torch \
 		--output-file .ci/requirements.txt pyproject.toml
 	rm -rf $(VENV)-lock

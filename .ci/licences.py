@@ -14,11 +14,12 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-EXTRAS = ("watch", "edf", "privacy", "moment")  # for users; not those for building communis
+EXTRAS = ("edf", "privacy", "moment")  # for users; not those for building communis
 HEAD = """# Licences of what communis installs
 
 communis is Apache-2.0. It contains no code of others; these packages are installed beside it. The
 versions are those that CI runs with; `make lock` made the list from the packages' own metadata.
+Datasets are fetched on request and have licences of their own, see `communis data list`.
 
 | package | version | licence | comes with |
 |---|---|---|---|

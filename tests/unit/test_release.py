@@ -29,7 +29,7 @@ def pins() -> dict[str, str]:
 
 
 def test_everything_that_ci_installs_is_pinned_with_hashes(pins: dict[str, str]) -> None:
-    assert required(("watch", "edf", "moment", "privacy", "dev")) <= pins.keys()
+    assert required(("edf", "moment", "privacy", "dev")) <= pins.keys()
     without = [name for name, block in pins.items() if "--hash=sha256:" not in block]
     assert without == []
 
@@ -45,5 +45,5 @@ def test_the_licence_of_everything_that_users_install_is_listed() -> None:
     text = (ROOT / "LICENCES.md").read_text("utf-8")
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
     listed = {row[0].removeprefix("| ") for row in rows}
-    assert required(("watch", "edf", "moment", "privacy")) <= listed
+    assert required(("edf", "moment", "privacy")) <= listed
     assert not [row for row in rows if "not stated" in row[2]]

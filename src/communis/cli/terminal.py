@@ -68,7 +68,7 @@ def visible(text: str) -> str:
 
 
 class Terminal(Console):
-    """A console that shows text as it stands: a pip command such as communis[watch] is no markup,
+    """A console that shows text as it stands: a pip command such as .[edf] is no markup,
     and nothing in a name steers the terminal."""
 
     def __init__(self, **options: Any) -> None:

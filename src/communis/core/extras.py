@@ -14,6 +14,7 @@ from communis.core.errors import CommunisError
 class Extra:
     module: str  # its presence tells whether the extra is installed
     purpose: str
+    packages: tuple[str, ...] = ()  # as in pyproject.toml; empty: only of use in a clone
 
     @property
     def installed(self) -> bool:
@@ -21,12 +22,13 @@ class Extra:
 
 
 EXTRAS = {
-    "watch": Extra("seglearn", "the real smartwatch recordings (data source `watch`)"),
-    "edf": Extra("pyedflib", "reading EDF+ recordings such as Sleep-EDF"),
-    "privacy": Extra("dp_accounting", "accounting for differential privacy"),
-    "moment": Extra("peft", "adapters on the MOMENT time-series model"),
-    "flower": Extra("flwr", "deployment on real devices with Flower"),
-    "track": Extra("tensorboard", "curves in TensorBoard"),
+    "edf": Extra("pyedflib", "reading EDF+ recordings such as Sleep-EDF", ("pyedflib>=0.1.36",)),
+    "privacy": Extra(
+        "dp_accounting", "accounting for differential privacy", ("dp-accounting>=0.6",)
+    ),
+    "moment": Extra(
+        "peft", "adapters on the MOMENT time-series model", ("peft>=0.18", "transformers>=5")
+    ),
     "docs": Extra("zensical", "building the documentation"),
     "dev": Extra("pytest", "running the tests and checks"),
 }
@@ -44,4 +46,10 @@ def require(extra: str) -> ModuleType:
 
 
 def command(extra: str) -> str:
-    return f"pip install 'communis[{extra}]'"
+    """The command that installs an extra. It names the packages: communis itself is not on a
+    package index."""
+    packages = EXTRAS[extra].packages
+    if not packages:
+        return f"pip install --editable '.[{extra}]' in the clone"
+    quoted = " ".join(f"'{package}'" for package in packages)
+    return f"pip install {quoted}"

@@ -244,7 +244,7 @@ def test_fetch_unpacks_and_does_not_fetch_again(server: Server, tmp_path: Path) 
     into = tmp_path / "set"
     outcome = fetch("set", about, into)
     assert (outcome.found, outcome.expected) == (2, 2)
-    for said in ("2 of 2 files", "CC0", "Doe 2020", "communis[edf]"):
+    for said in ("2 of 2 files", "CC0", "Doe 2020", "pip install 'pyedflib>="):
         assert said in outcome.text
     assert content(into) == FILES
     assert [p.name for p in tmp_path.iterdir()] == ["set"]

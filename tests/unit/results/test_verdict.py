@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from communis import CommunisError, FedAvg, Fleet, Plan, Run
-from communis.core.extras import EXTRAS, Extra
+from communis.core.extras import EXTRAS
 from communis.exchange.messages import Noted
 from communis.exchange.privacy import gaussian
 from communis.exchange.privacy.digits import upward
@@ -300,10 +300,12 @@ def test_central_ends_when_epsilon_is_spent(tmp_path: Path) -> None:
 
 
 def test_central_without_the_accountant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(EXTRAS, "privacy", Extra("there_is_no_such_module", "accounting"))
+    monkeypatch.setitem(
+        EXTRAS, "privacy", replace(EXTRAS["privacy"], module="there_is_no_such_module")
+    )
     found = judged(central(tmp_path, 4, 4.0))
     assert not found.private
-    assert "needs the extra privacy: pip install 'communis[privacy]'" in found.line
+    assert "needs the extra privacy: pip install 'dp-accounting>=0.6'" in found.line
     assert course(read(tmp_path)) == {}
 
 

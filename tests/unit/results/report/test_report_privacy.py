@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from communis.cli import privacy as cli_privacy
 from communis.cli.terminal import as_json, out, results
-from communis.core.extras import EXTRAS, Extra
+from communis.core.extras import EXTRAS
 from communis.results.compare import collect
 from communis.results.report import privacy
 from communis.results.report.page import render
@@ -145,7 +146,9 @@ def test_seeds_are_only_as_good_as_the_weakest(tmp_path: Path) -> None:
 def test_the_report_is_written_without_the_accountant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(EXTRAS, "privacy", Extra("there_is_no_such_module", "accounting"))
+    monkeypatch.setitem(
+        EXTRAS, "privacy", replace(EXTRAS["privacy"], module="there_is_no_such_module")
+    )
     central(tmp_path, 2, 4.0)
     text = render(collect([tmp_path]), "accuracy", "t")
     assert "needs the extra privacy: pip install" in text
