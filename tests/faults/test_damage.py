@@ -218,10 +218,6 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
         ("scores/000003.parquet", b""),
         ("config.toml", b'seed = 1\n[method]\nname = "a"\n[run]\nrounds = inf\n'),
         ("config.toml", b'seed = 1\n[method]\nname = "a"\n'),
-        (
-            "config.toml",
-            b'seed = 1\nname = "\\u001b[31m"\n[method]\nname = "a"\n[run]\nrounds = 3\n',
-        ),
         ("environment.json", b"{"),
         ("environment.json", b"[" * 200_000),
         ("privacy.json", b"[]"),

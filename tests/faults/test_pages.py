@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 
 from communis import CommunisError
 from communis.cli.main import app, main
-from communis.cli.terminal import Display, out, results, visible
+from communis.cli.terminal import Display, out, results
+from communis.core.errors import visible
 from communis.exchange.messages import Link
 from communis.results.compare import Finished, collect
 from communis.results.report.labelled_points import Spot, spots

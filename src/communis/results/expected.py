@@ -17,7 +17,7 @@ import pandas as pd
 
 from communis.core.errors import CommunisError, readable
 from communis.core.selection import Select
-from communis.core.settings import SchemaError, fitted, refuse_strange, shown
+from communis.core.settings import SchemaError, fitted, refuse_endless, shown
 from communis.exchange.messages import RoundRecord
 
 Table = dict[str, Any]
@@ -107,7 +107,7 @@ def check(path: Path, found: Any, kinds: Table, where: str = "", all: bool = Fal
     """Refuses a table that holds other kinds of values under these keys. all: or lacks one."""
     try:
         fitted(Table, found, where or "the file")
-        refuse_strange(found)
+        refuse_endless(found)
         for key, kind in kinds.items():
             if all or key in found:
                 fitted(kind, found.get(key), f"{where}.{key}".lstrip("."))
@@ -150,7 +150,7 @@ def check_record(path: Path, record: RoundRecord) -> None:
         if type(value) not in (int, float) or abs(value) > 1e300:
             raise _not_as_written(path, f"{shown(value)} is no number")
     for text in (*(why for _, why in record.refused), *record.scores):
-        if not isinstance(text, str) or readable(text, len(text)) != text:
+        if not isinstance(text, str):
             raise _not_as_written(path, f"{shown(text)} is no reason or score")
 
 
