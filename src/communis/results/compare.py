@@ -18,6 +18,7 @@ from communis.core.errors import CommunisError
 from communis.core.selection import SELECTS, Select
 from communis.results.estimate import Estimate, better, ranked, verdict
 from communis.results.finished import Finished, read
+from communis.run.folder import RECORDS, RunFolder
 
 BASE = "fedavg"  # the plainest method
 LEADING = ("accuracy", "macro_f1", "mae")  # metrics that are shown side by side, before others
@@ -54,13 +55,21 @@ def collect(paths: Iterable[str | Path]) -> list[Finished]:
     for path in map(Path, paths):
         if not path.exists():
             raise CommunisError(f"{path}: no such folder")
-        inside = sorted(
-            p.parent for p in path.rglob("config.toml") if (p.parent / "records.jsonl").exists()
-        )
+        there = {p.parent for name in ("config.toml", RECORDS) for p in path.rglob(name)}
+        inside = [folder for folder in sorted(there) if _begun(folder)]
         if not inside:
             raise CommunisError(f"{path}: holds no run with a finished round")
         found |= {folder: read(folder) for folder in inside}
     return _labelled(sorted(found.values(), key=lambda run: (run.method, run.seed)))
+
+
+def _begun(folder: Path) -> bool:
+    """Whether this is the folder of a run with a finished round. Its configuration or its records
+    may be lost: who reads it says so."""
+    saved = RunFolder(folder).saved() > 0
+    if (folder / RECORDS).exists():
+        return saved or (folder / "config.toml").exists()
+    return saved
 
 
 def _labelled(runs: Sequence[Finished]) -> list[Finished]:

@@ -164,7 +164,7 @@ def test_mistakes_are_named(home: Path, tmp_path: Path) -> None:
     with pytest.raises(CommunisError, match="holds no run"):
         collect([empty])
     (home / "alpha" / "seed0" / "config.toml").write_text("nonsense")
-    with pytest.raises(CommunisError, match="not a run folder"):
+    with pytest.raises(CommunisError, match=r"config\.toml: not the settings of a run"):
         collect([home])
 
 
