@@ -37,7 +37,7 @@ test: check recordings ## everything that CI runs: the checks and all tests
 test-fast: $(ready) ## the tests without the slow ones
 	$(BIN)/python -m pytest -n 2
 
-assault: $(ready) ## faults on purpose for MINUTES (60): power cuts, kills, damaged files, mutated messages
+assault: $(ready) ## faults on purpose for MINUTES (60): cuts, kills, workers, damage, messages, configurations, files, archives, pages
 	$(BIN)/python -m tests.faults.assault --minutes $(or $(MINUTES),60)
 
 docs: $(ready) ## build the documentation into site/ and check its links

@@ -174,8 +174,9 @@ def _go(path: Path, folder: Path) -> None:
         Job(cells(str(job.folder / "config.toml"), alone=True)[""], job.folder).finished  # noqa: B018
 
 
-def damaged(folder: Path, rng: np.random.Generator) -> Path:
-    """One file of a run folder is not what it was any more; which one."""
+def damaged(folder: Path, rng: np.random.Generator, forged: bool = False) -> Path:
+    """One file of a run folder is not what it was any more; which one. forged: without the digests
+    by which an edit is found."""
     files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != "lock")
     path = files[int(rng.integers(len(files)))]
     ways = [_flipped, _cut, _gone, _emptied, _foreign]
@@ -186,6 +187,8 @@ def damaged(folder: Path, rng: np.random.Generator) -> Path:
         ".parquet": _edited_table,
     }
     ways += [edited[path.suffix]] * 6 if path.suffix in edited else []
+    if forged and path.suffix in (".json", ".jsonl"):
+        _without_digests(path)
     ways[int(rng.integers(len(ways)))](path, rng)
     return path
 
@@ -385,6 +388,14 @@ def _edited(value: Any, rng: np.random.Generator, strange: Sequence[Any]) -> Any
             return value[:at] + value[at + 1 :]
         return [*value[:at], _edited(value[at], rng, strange), *value[at + 1 :]]
     return _one(rng, strange)
+
+
+def _without_digests(path: Path) -> None:
+    lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+    tables = [json.loads(line) for line in lines]
+    for table in tables:
+        table.pop("digest", None)
+    path.write_text("".join(json.dumps(table) + "\n" for table in tables))
 
 
 def _edited_json(path: Path, rng: np.random.Generator) -> None:

@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 
 from communis import CommunisError
 from communis.cli.main import app, main
-from communis.cli.terminal import Display, out, results, visible
+from communis.cli.terminal import Display, out, results
+from communis.core.errors import visible
 from communis.exchange.messages import Link
 from communis.results.compare import Finished, collect
 from communis.results.report.labelled_points import Spot, spots
@@ -245,10 +246,12 @@ def in_json(path: Path) -> Iterator[tuple[str, Poison]]:
     first, *rest = path.read_text("utf-8").splitlines() if path.suffix == ".jsonl" else [
         path.read_text("utf-8")
     ]  # fmt: skip
-    for place in places(json.loads(first)):
+    content = json.loads(first)
+    content.pop("digest", None)  # as one who forges would
+    for place in places(content):
 
         def poison(payload: str, place: tuple[Any, ...] = place) -> None:
-            changed = json.dumps(poisoned(json.loads(first), place, payload))
+            changed = json.dumps(poisoned(content, place, payload))
             path.write_text("\n".join([changed, *rest]) + "\n", "utf-8")
 
         yield f"{path.name}: {place}", poison

@@ -42,6 +42,7 @@ def gaps() -> Fleet:
     return config.make_fleet()
 
 
+TIMED = ("seconds", "digest")  # how keys of a record begin that depend on the clock
 EXPERIMENTS: dict[str, dict[str, Any]] = {
     "private states": {"method": make("fedper")},
     "what an optimiser carries": {"method": make("local", carry=True, momentum=0.9)},
@@ -87,7 +88,7 @@ def content(folder: Path) -> dict[str, Any]:
         if name == "records.jsonl":
             records = [json.loads(line) for line in path.read_text().splitlines()]
             found[name] = [
-                {key: value for key, value in record.items() if not key.startswith("seconds")}
+                {key: value for key, value in record.items() if not key.startswith(TIMED)}
                 for record in records
             ]
         elif name != "lock":

@@ -10,10 +10,23 @@ from statistics import fmean
 from typing import Any
 
 from communis import RoundRecord, Score
+from communis.core import disk
+from communis.core.disk import without_digest
 from communis.exchange.messages import Link, Scored
-from communis.run.folder import RunFolder
+from communis.run.folder import RECORDS, RunFolder
 
 History = Mapping[str, Sequence[Mapping[int, float]]]  # "test.accuracy": by round, by client
+
+
+def records_in(path: Path) -> list[dict[str, Any]]:
+    """The records of a folder without their digests, so that they can be changed."""
+    lines = (path / RECORDS).read_text("utf-8").splitlines()
+    return [without_digest(json.loads(line), RECORDS) for line in lines]
+
+
+def write_records(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    (path / RECORDS).write_text(text, "utf-8")
 
 
 def write(
@@ -88,5 +101,6 @@ def write(
         lines += ["[levels]", *(f"{axis} = {json.dumps(found)}" for axis, found in levels.items())]
     (path / "config.toml").write_text("\n".join(lines) + "\n")
     about = {"labels": [], "pooled": False, "clients": [], **(fleet or {})}
-    (path / "fleet.json").write_text(json.dumps(about))
+    disk.write_json(path / "fleet.json", about)
+    disk.write_json(path / "environment.json", {"python": "3"})
     return path

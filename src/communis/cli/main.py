@@ -26,6 +26,7 @@ from communis.core.errors import CommunisError, readable
 from communis.core.extras import EXTRAS, command
 from communis.core.selection import Select
 from communis.results.compare import collect
+from communis.results.finished import settings_in
 from communis.run import config as configs
 
 LONGEST = 3000  # characters of a refusal
@@ -195,6 +196,8 @@ def resume(
     found = sorted(path.parent for path in folder.rglob("config.toml"))
     if not found:
         raise CommunisError(f"{folder}: no run to resume here (no config.toml)")
+    for path in found:
+        settings_in(path)  # else a file that lost them would be read as the default experiment
     todo = [Job(configs.load(str(path / "config.toml")), path) for path in found]
     todo.sort(key=lambda job: (job.config.seed, *job.config.cell.values()))  # by shared fleets
     jobs.refuse_mixed(todo)

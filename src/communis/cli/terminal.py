@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 from rich.text import Text
 
-from communis.core.errors import CommunisError
+from communis.core.errors import CommunisError, visible
 from communis.core.plugins import nearest
 from communis.core.selection import Select
 from communis.exchange.messages import RoundRecord
@@ -54,17 +53,6 @@ COSTS: Mapping[str, Callable[[Row], str]] = {
     "s/round": lambda row: f"{row.seconds:.2f}",
 }
 REFUSED: Mapping[str, Callable[[Row], str]] = {"refused": lambda row: count(row.refused)}
-# Control characters but tab and line feed, marks that turn the direction of writing, line
-# separators, and halves of characters, which no terminal can be sent.
-STEERING = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-)
-
-
-def visible(text: str) -> str:
-    """The text with characters that would steer a terminal written out, such as \\x1b: names can
-    come from folders of others."""
-    return STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 class Terminal(Console):

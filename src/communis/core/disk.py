@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from communis.core.errors import CommunisError
+from communis.core.errors import CommunisError, readable
 
 DIGEST = 16  # bytes at the end of a sealed file
+DIGEST_KEY = "digest"  # of a table in a JSON file
+DIGEST_MARK = "blake2b:"  # how its value begins
 
 
 class DamagedError(CommunisError):
@@ -116,6 +119,60 @@ def unsealed(path: Path, kind: str, way_out: str) -> bytes:
             f"written with them; {way_out}"
         )
     return data
+
+
+def write_json(path: Path, table: Mapping[str, Any]) -> None:
+    """The file holds the table with a digest, or what it held before, also after a power cut."""
+    replace_file(path, json.dumps(with_digest(table, path.name), indent=1).encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The table in a file that `write_json` wrote, without its digest."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        what = readable(f"{type(error).__name__}: {error}")
+        raise DamagedError(
+            f"{path}: cannot be read ({what}); put back a copy, or run it again"
+        ) from None
+    if not isinstance(found, dict):
+        raise DamagedError(
+            f"{path}: not as this version writes it (it holds no table); put back a copy, or run "
+            "it again"
+        )
+    try:
+        return without_digest(found, path.name)
+    except DamagedError as error:
+        raise DamagedError(f"{path}: {error}; put back a copy, or run it again") from None
+
+
+def with_digest(table: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The table with a digest of its content. name: of the file, so that no other file's content
+    passes for its own."""
+    plain = json.loads(json.dumps(table))  # as it will be read
+    return {**plain, DIGEST_KEY: _digest_of(plain, name)}
+
+
+def without_digest(table: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The content of such a table; refused if it is another one. A table without a digest is of an
+    older version, or somebody edited it and removed the digest."""
+    digests = {key: value for key, value in table.items() if _is_digest(key, value)}
+    content = {key: value for key, value in table.items() if key not in digests}
+    if digests and digests != {DIGEST_KEY: _digest_of(content, name)}:
+        raise DamagedError(
+            "it is damaged or edited: its content does not have the digest that was written with it"
+        )
+    return content
+
+
+def _is_digest(key: str, value: Any) -> bool:
+    """By its name or its value: either may be damaged."""
+    return key == DIGEST_KEY or (isinstance(value, str) and value.startswith(DIGEST_MARK))
+
+
+def _digest_of(table: Mapping[str, Any], name: str) -> str:
+    text = json.dumps([name, table], sort_keys=True)
+    return DIGEST_MARK + blake2b(text.encode(), digest_size=DIGEST).hexdigest()
 
 
 @contextmanager

@@ -36,15 +36,25 @@ class SchemaError(CommunisError):
 
 
 def refuse_strange(table: Mapping[str, Any]) -> None:
-    """Refuses what no setting can be, before anybody looks closer: numbers beyond 64 bits, endless
-    text, control characters and tables without end."""
+    """Refuses what no setting can be, before anybody looks closer: what is too large, and text with
+    control characters."""
+    refuse_endless(table)
+    for key, value, _ in _everything(table):
+        if isinstance(value, str) and _steers(value):
+            raise SchemaError(f"{key}: a control character in {shown(value)}")
+
+
+def refuse_endless(table: Mapping[str, Any]) -> None:
+    """Refuses numbers beyond 64 bits, endless text and tables without end."""
     for key, value, depth in _everything(table):
         if depth > DEEPEST:
             raise SchemaError(f"{key}: tables and lists within each other, over {DEEPEST} deep")
         if isinstance(value, int) and not -LARGEST <= value < LARGEST:
             raise SchemaError(f"{key}: a whole number of over 64 bits")
-        if isinstance(value, str) and (why := _strange(value)):
-            raise SchemaError(f"{key}: {why} in {shown(value)}")
+        if isinstance(value, str) and len(value) > LONGEST:
+            raise SchemaError(
+                f"{key}: {len(value)} characters, at most {LONGEST} may be, in {shown(value)}"
+            )
 
 
 def _everything(table: Mapping[str, Any]) -> Iterator[tuple[str, Any, int]]:
@@ -64,13 +74,8 @@ def _everything(table: Mapping[str, Any]) -> Iterator[tuple[str, Any, int]]:
             left += [(f"{key}[{i}]", inner, depth + 1) for i, inner in enumerate(value)]
 
 
-def _strange(text: str) -> str:
-    """What is wrong with a text; empty if nothing is."""
-    if len(text) > LONGEST:
-        return f"{len(text)} characters, at most {LONGEST} may be,"
-    if any(unicodedata.category(c) in ("Cc", "Cs") or c in FORMATTING for c in text):
-        return "a control character"
-    return ""
+def _steers(text: str) -> bool:
+    return any(unicodedata.category(c) in ("Cc", "Cs") or c in FORMATTING for c in text)
 
 
 def shown(value: Any) -> str:

@@ -143,6 +143,7 @@ class RoundRecord:
     attack_distance: float = float("nan")  # how far attackers moved aggregates, as a share of them
     refused: tuple[tuple[int, str], ...] = ()  # client, reason
     scores: Mapping[str, float] = field(default_factory=dict)  # means over clients, if evaluated
+    tables: tuple[str, ...] | None = None  # that the folder has of it; None: of an older version
 
 
 def not_finite(reason: str) -> bool:

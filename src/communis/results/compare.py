@@ -7,6 +7,7 @@ neither averaged as if they were seeds nor paired with each other.
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,7 +19,9 @@ from communis.core.errors import CommunisError
 from communis.core.selection import SELECTS, Select
 from communis.results.estimate import Estimate, better, ranked, verdict
 from communis.results.finished import Finished, read
+from communis.run.folder import RECORDS, RunFolder
 
+log = logging.getLogger("communis")
 BASE = "fedavg"  # the plainest method
 LEADING = ("accuracy", "macro_f1", "mae")  # metrics that are shown side by side, before others
 LONGEST = 60  # characters of a label that says in what settings runs differ
@@ -49,18 +52,27 @@ class Row(Cost):
 
 
 def collect(paths: Iterable[str | Path]) -> list[Finished]:
-    """The runs at these folders and below, sorted by method and seed, then as they were named."""
+    """The runs at these folders and below, sorted by method and seed, then as they were named. A
+    run that is there twice, or was done twice, is counted once."""
     found: dict[Path, Finished] = {}
     for path in map(Path, paths):
         if not path.exists():
             raise CommunisError(f"{path}: no such folder")
-        inside = sorted(
-            p.parent for p in path.rglob("config.toml") if (p.parent / "records.jsonl").exists()
-        )
+        there = {p.parent for name in ("config.toml", RECORDS) for p in path.rglob(name)}
+        inside = [folder for folder in sorted(there) if _begun(folder)]
         if not inside:
             raise CommunisError(f"{path}: holds no run with a finished round")
         found |= {folder: read(folder) for folder in inside}
-    return _labelled(sorted(found.values(), key=lambda run: (run.method, run.seed)))
+    return _once(_labelled(sorted(found.values(), key=lambda run: (run.method, run.seed))))
+
+
+def _begun(folder: Path) -> bool:
+    """Whether this is the folder of a run with a finished round. Its configuration or its records
+    may be lost: who reads it says so."""
+    saved = RunFolder(folder).saved() > 0
+    if (folder / RECORDS).exists():
+        return saved or (folder / "config.toml").exists()
+    return saved
 
 
 def _labelled(runs: Sequence[Finished]) -> list[Finished]:
@@ -76,6 +88,30 @@ def _labelled(runs: Sequence[Finished]) -> list[Finished]:
                 called[about] = _unused(name, called.values())
             labels[run.path] = f"{method} ({called[about]})" if differ else method
     return [replace(run, label=labels[run.path]) for run in runs]
+
+
+def _once(runs: Sequence[Finished]) -> list[Finished]:
+    """Of several runs of one method, cell and seed with the same settings the longest: a seed that
+    counts twice would weigh more than others. Refused if they disagree."""
+    kept: dict[tuple[str, str, int], Finished] = {}
+    for run in sorted(runs, key=lambda run: -len(run.records)):
+        other = kept.setdefault((run.method, run.place, run.seed), run)
+        if other is run:
+            continue
+        if not _agree(run, other):
+            raise CommunisError(
+                f"{other.path} and {run.path}: both are {run.method}, seed {run.seed}, with the "
+                "same settings, but their scores differ; leave one of them out"
+            )
+        log.info("%s is the same run as %s: it counts once", run.path, other.path)
+    return [run for run in runs if run is kept[run.method, run.place, run.seed]]
+
+
+def _agree(run: Finished, longer: Finished) -> bool:
+    """Whether the rounds that both have were scored alike."""
+    theirs = [record.scores for record in longer.records]
+    mine = [record.scores for record in run.records]
+    return str(mine) == str(theirs[: len(mine)])  # as text, where NaN equals NaN
 
 
 def _home(path: Path) -> str:

@@ -7,7 +7,6 @@ Keys that are not there are an older version's; keys that are not known are pass
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,9 @@ import pandas as pd
 
 from communis.core.errors import CommunisError, readable
 from communis.core.selection import Select
-from communis.core.settings import SchemaError, fitted, refuse_strange, shown
+from communis.core.settings import SchemaError, fitted, refuse_endless, shown
 from communis.exchange.messages import RoundRecord
+from communis.fleet.availability.trace import Trace
 
 Table = dict[str, Any]
 CONFIG: Table = {
@@ -41,6 +41,7 @@ FLEET: Table = {
     "attackers": tuple[int, ...],
     "clients": tuple[Table, ...],
     "topology": Table,
+    "availability": str,
 }
 CLIENT: Table = {
     "id": int,
@@ -93,22 +94,11 @@ CLOCK = ("compute", "down", "up", "idle", "joules")  # seconds and joules
 LATEST = 2**31  # rounds come before
 
 
-def json_in(path: Path) -> Any:
-    """What a JSON file holds."""
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        what = readable(f"{type(error).__name__}: {error}")
-        raise CommunisError(
-            f"{path}: cannot be read ({what}); put back a copy, or run it again"
-        ) from None
-
-
 def check(path: Path, found: Any, kinds: Table, where: str = "", all: bool = False) -> None:
     """Refuses a table that holds other kinds of values under these keys. all: or lacks one."""
     try:
         fitted(Table, found, where or "the file")
-        refuse_strange(found)
+        refuse_endless(found)
         for key, kind in kinds.items():
             if all or key in found:
                 fitted(kind, found.get(key), f"{where}.{key}".lstrip("."))
@@ -137,6 +127,20 @@ def check_fleet(path: Path, found: Any) -> None:
         raise _not_as_written(path, f"there is no client {unknown[0]}")
 
 
+def check_trace(path: Path, trace: Trace, fleet: Mapping[str, Any]) -> None:
+    """Refuses a trace of another fleet. Older folders do not know its digest."""
+    suites = [client.get("sensors") or () for client in fleet["clients"]]
+    known = {m for suite in suites for m in suite} <= set(trace.modalities)
+    if len(trace.seconds) < len(suites) - fleet["pooled"] or not known:
+        raise _not_as_written(
+            path,
+            f"it is of {len(trace.seconds)} clients with {', '.join(trace.modalities)}, fleet.json "
+            "of others",
+        )
+    if fleet.get("availability") not in (None, trace.digest()):
+        raise _not_as_written(path, "it does not have the digest that fleet.json has of it")
+
+
 def check_record(path: Path, record: RoundRecord) -> None:
     """Refuses a record with something else than numbers in it."""
     whole = [record.round, record.bytes_down, record.bytes_up, record.bytes_framing]
@@ -150,8 +154,10 @@ def check_record(path: Path, record: RoundRecord) -> None:
     for value in numbers:
         if type(value) not in (int, float) or abs(value) > 1e300:
             raise _not_as_written(path, f"{shown(value)} is no number")
+    if record.tables is not None and not all(isinstance(name, str) for name in record.tables):
+        raise _not_as_written(path, f"{shown(record.tables)} are no names of tables")
     for text in (*(why for _, why in record.refused), *record.scores):
-        if not isinstance(text, str) or readable(text, len(text)) != text:
+        if not isinstance(text, str):
             raise _not_as_written(path, f"{shown(text)} is no reason or score")
 
 

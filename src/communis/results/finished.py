@@ -15,11 +15,13 @@ from typing import Any
 import pandas as pd
 import pyarrow.compute as pc
 
+from communis.core import disk
 from communis.core.contract import SERVER
-from communis.core.errors import CommunisError
+from communis.core.errors import CommunisError, readable
 from communis.core.pooled import HITS, SAID, Count, is_pooled, of_client, pooled_f1, sibling
 from communis.core.selection import Select
 from communis.exchange.messages import RoundRecord
+from communis.fleet.availability.trace import Trace
 from communis.results import expected
 from communis.results.selection import Scores, chosen
 from communis.run import tables
@@ -111,7 +113,7 @@ class Finished:
     def privacy(self) -> Mapping[str, Any]:
         """What left the clients and how it was protected; empty in folders of older versions."""
         path = self.path / "privacy.json"
-        found: Mapping[str, Any] = expected.json_in(path) if path.exists() else {}
+        found: Mapping[str, Any] = disk.read_json(path) if path.exists() else {}
         expected.check(path, found, expected.ACCOUNT)
         return found
 
@@ -119,8 +121,26 @@ class Finished:
     def fleet(self) -> Mapping[str, Any]:
         """Class names and clients, as written when the run began."""
         path = self.path / "fleet.json"
-        found: Mapping[str, Any] = expected.json_in(path)
+        found: Mapping[str, Any] = disk.read_json(path)
         expected.check_fleet(path, found)
+        return found
+
+    @cached_property
+    def environment(self) -> Mapping[str, Any]:
+        """Versions and machine."""
+        path = self.path / "environment.json"
+        found: Mapping[str, Any] = disk.read_json(path)
+        expected.check(path, found, {})
+        return found
+
+    @cached_property
+    def trace(self) -> Trace | None:
+        """When which sensor was missing; None if none was."""
+        path = self.path / "availability.parquet"
+        if not path.exists() and not self.fleet.get("availability"):
+            return None
+        found = Trace.load(path)
+        expected.check_trace(path, found, self.fleet)
         return found
 
     @property
@@ -288,8 +308,8 @@ def _f1(table: pd.DataFrame) -> float:
 
 
 def read(path: Path) -> Finished:
-    config = _config(path / "config.toml")
-    records = RunFolder(path).records()
+    config = settings_in(path)
+    records = RunFolder(path).complete_records()
     if not records:
         raise CommunisError(
             f"{path}: {config['method']['name']}, seed {config['seed']}, has no finished round yet"
@@ -302,13 +322,13 @@ def read(path: Path) -> Finished:
         )
     for record in records:
         expected.check_record(path / "records.jsonl", record)
-    if (path / "environment.json").exists():  # pages show it
-        expected.check(path / "environment.json", expected.json_in(path / "environment.json"), {})
     return Finished(path, config, records)
 
 
-def _config(path: Path) -> Mapping[str, Any]:
-    """The settings of a run, as far as results are read by them."""
+def settings_in(folder: Path) -> Mapping[str, Any]:
+    """The settings of a run, as far as results are read by them. A file that lacks the method, the
+    seed or the rounds is refused: a run writes all of its settings, so that they were lost."""
+    path = folder / "config.toml"
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
         expected.check(path, found, expected.CONFIG)
@@ -320,7 +340,9 @@ def _config(path: Path) -> Mapping[str, Any]:
         data, rounds = found["data"]["name"], found["run"]["rounds"]
     except (OSError, ValueError, KeyError, RecursionError) as error:
         what = f"{type(error).__name__}: {error}"
-        raise CommunisError(f"{path.parent}: not a run folder (config.toml: {what})") from None
+        raise CommunisError(
+            f"{path}: not the settings of a run ({readable(what)}); put back a copy"
+        ) from None
     if not (isinstance(name, str) and isinstance(data, str) and rounds >= 0 and seed >= 0):
         raise CommunisError(
             f"{path}: expected method.name and data.name as text, and rounds and seed of at least 0"

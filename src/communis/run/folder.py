@@ -16,7 +16,9 @@
     clients/             private client states (on a real device they would be on the device)
 
 A checkpoint is put in place when all that it relies on is safe from a crash and from a power cut
-(disk.py). Checkpoints and private states carry a digest of their content.
+(disk.py). Checkpoints, private states, JSON files and records carry a digest of their content,
+tables a checksum per page; a record names the tables of its round, and fleet.json has the digest of
+the trace in availability.parquet.
 """
 
 from __future__ import annotations
@@ -52,8 +54,12 @@ from communis.run import tables
 from communis.run.backends.executor import StateStore
 
 FORMAT = "2"
+RECORDS = "records.jsonl"
 STATES = "clients"  # the tensor of a checkpoint that says which private states belong to it
 log = logging.getLogger("communis")
+_UNREADABLE = (
+    ValueError, TypeError, KeyError, AttributeError, RecursionError, DamagedError,
+)  # fmt: skip
 _MAY_BE_NAN = (
     "loss", "seconds_aggregation", "virtual_seconds", "virtual_joules", "consensus_distance",
     "attack_distance",
@@ -104,7 +110,7 @@ class RunFolder:
 
     @property
     def _records(self) -> Path:
-        return self.path / "records.jsonl"
+        return self.path / RECORDS
 
     @property
     def _checkpoint(self) -> Path:
@@ -117,29 +123,22 @@ class RunFolder:
     def describe(self, config: str, fleet: FleetClients, more: Mapping[str, Any]) -> None:
         """Writes the configuration, the environment and the fleet. more: who hears whom, and who is
         scored."""
-        about = json.dumps({**fleet.describe(), **more}, indent=1)
-        disk.replace_file(self.path / "fleet.json", about.encode())
-        disk.replace_file(self.path / "config.toml", config.encode())
-        disk.replace_file(
-            self.path / "environment.json", json.dumps(environment(), indent=2).encode()
-        )
-        if trace := kept_trace(fleet.fleet):
+        trace = kept_trace(fleet.fleet)
+        if trace:
             trace.save(self.path / "availability.parquet")
+        known = {"availability": trace.digest() if trace else ""}
+        disk.write_json(self.path / "fleet.json", {**fleet.describe(), **more, **known})
+        disk.replace_file(self.path / "config.toml", config.encode())
+        disk.write_json(self.path / "environment.json", environment())
 
-    def account(self, text: str) -> None:
+    def account(self, about: Mapping[str, Any]) -> None:
         """Writes what left the clients and what of it is protected."""
-        disk.replace_file(self.path / "privacy.json", text.encode())
+        disk.write_json(self.path / "privacy.json", about)
 
     def accounted(self) -> dict[str, Any]:
         """What was written so; empty in folders of older versions."""
         path = self.path / "privacy.json"
-        try:
-            found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        except (OSError, ValueError, RecursionError) as error:
-            raise CommunisError(f"{path} is not readable: {error}") from None
-        if not isinstance(found, dict):
-            raise CommunisError(f"{path} is not an account of privacy: it holds no table")
-        return found
+        return disk.read_json(path) if path.exists() else {}
 
     def record(self, record: RoundRecord, rows: Mapping[str, Sequence[Any]]) -> None:
         """rows: what belongs into the room of that name."""
@@ -198,14 +197,38 @@ class RunFolder:
                 f"{self.path} holds a run of another experiment (method, fleet, device profiles, "
                 "weights or seed differ): choose another folder, or run it as it was"
             )
-        rounds = [record.round for record in self.records(checkpoint.round)]
-        if rounds != list(range(1, checkpoint.round + 1)):
-            raise DamagedError(
-                f"{self._records}: the checkpoint is of round {checkpoint.round}, but there are "
-                f"records of {_ranges(rounds)} only, so what was spent, sent and scored is not "
-                "known; put back a copy of the file, or begin anew in another folder"
-            )
+        self._refuse_lost(self.records(checkpoint.round), checkpoint.round)
         return checkpoint
+
+    def complete_records(self) -> list[RoundRecord]:
+        """All records; refused if one of a round up to the last checkpoint is lost, or a table that
+        one names. Records and tables of later rounds are those of a run that goes on, or that was
+        killed."""
+        found, saved = self.records(), self.saved()
+        self._refuse_lost([record for record in found if record.round <= saved], saved)
+        self._refuse_lost_tables(found)
+        return found
+
+    def _refuse_lost(self, records: Sequence[RoundRecord], saved: int) -> None:
+        """saved: the round of a checkpoint."""
+        rounds = [record.round for record in records]
+        if rounds != list(range(1, saved + 1)):
+            raise DamagedError(
+                f"{self._records}: the checkpoint is of round {saved}, but there are records of "
+                f"{_ranges(rounds)} only, so what was spent, sent and scored is not known; put "
+                "back a copy of the file, or begin anew in another folder"
+            )
+
+    def _refuse_lost_tables(self, records: Sequence[RoundRecord]) -> None:
+        for room in tables.SCHEMAS:
+            there = tables.rounds(self.path, room)
+            lost = [r.round for r in records if room in (r.tables or ()) and r.round not in there]
+            if lost:
+                raise DamagedError(
+                    f"{tables.file(self.path, room, lost[0])}: is gone, though the record of round "
+                    f"{lost[0]} names it ({len(lost)} such files in all), so that results would be "
+                    "incomplete; put back a copy, or run it again"
+                )
 
     def saved(self) -> int:
         """The round of the last checkpoint, without reading it; 0 if there is none."""
@@ -239,7 +262,7 @@ class RunFolder:
                 break
             try:
                 found.append(_record(line))
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            except _UNREADABLE as error:
                 if number == len(lines):
                     break
                 raise DamagedError(
@@ -336,12 +359,14 @@ def _digest(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
 
 
 def _line(record: RoundRecord) -> str:
-    return json.dumps(strict(asdict(record))) + "\n"
+    return json.dumps(disk.with_digest(strict(asdict(record)), RECORDS)) + "\n"
 
 
 def _record(line: bytes) -> RoundRecord:
     """The reverse of `_line`."""
-    raw = json.loads(line.decode("utf-8"))
+    raw = disk.without_digest(json.loads(line.decode("utf-8")), RECORDS)
+    if raw.get("tables") is not None:
+        raw["tables"] = tuple(raw["tables"])
     raw["cohort"] = tuple(raw["cohort"])
     raw["refused"] = tuple((client, why) for client, why in raw["refused"])
     for key in _MAY_BE_NAN:

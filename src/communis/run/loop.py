@@ -176,7 +176,7 @@ class Run:
     def records(self) -> pd.DataFrame:
         """One row per round."""
         rows = [{**vars(record), **record.scores} for record in self.history]
-        return pd.DataFrame(rows).drop(columns="scores", errors="ignore")
+        return pd.DataFrame(rows).drop(columns=["scores", "tables"], errors="ignore")
 
     def scores(self) -> pd.DataFrame:
         """One row per evaluated round x client x split x modality subset x metric x class."""
@@ -229,6 +229,8 @@ class Run:
         paid = self._privacy.spend(cohort, round)
         if self.method.exchange and self._privacy.see(inbox.sent.values()):
             self.folder.account(self._privacy.account())
+        tables: dict[str, Sequence[Any]] = {"links": ledger.links, "scores": scores, "clock": spent}
+        tables |= diary.rows(honest, paid)
         record = RoundRecord(
             round=round,
             cohort=tuple(cohort),
@@ -245,9 +247,9 @@ class Run:
             attack_distance=math.nan if dropped else moved,
             refused=tuple(refused),
             scores=summary(scores),
+            tables=tuple(name for name, rows in tables.items() if rows),
         )
-        found: dict[str, Sequence[Any]] = {"links": ledger.links, "scores": scores, "clock": spent}
-        self.folder.record(record, found | diary.rows(honest, paid))
+        self.folder.record(record, tables)
         self.round, self._since, self.servers = round, since, servers
         self._diverged = diverged
         self.history.append(record)

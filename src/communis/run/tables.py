@@ -63,7 +63,17 @@ def write(room: Path, name: str, round: int, things: Sequence[Any]) -> None:
     table = pa.table([list(column) for column in columns], schema=SCHEMAS[name])
     if not room.exists():
         disk.make_folder(room)
-    disk.write_file(room / f"{round:06d}.parquet", parquet(table))
+    disk.write_file(file(room.parent, name, round), parquet(table))
+
+
+def file(folder: Path, name: str, round: int) -> Path:
+    """Where a round's table is."""
+    return folder / name / f"{round:06d}.parquet"
+
+
+def rounds(folder: Path, name: str) -> Collection[int]:
+    """The rounds of which a room has a table."""
+    return {int(path.stem) for path in (folder / name).glob("*.parquet") if path.stem.isdigit()}
 
 
 def parquet(table: pa.Table) -> bytes:
@@ -87,7 +97,9 @@ def read(
     if rounds is not None:
         paths = [path for path in paths if int(Path(path).stem) in rounds]
     try:
-        found = ds.dataset(paths, SCHEMAS[name], _FORMAT).to_table(columns=columns, filter=where)
+        dataset = ds.dataset(paths, SCHEMAS[name], _FORMAT)
+        _refuse_strays(dataset)
+        found = dataset.to_table(columns=columns, filter=where)
         found.validate(full=True)
     except (OSError, pa.ArrowException) as error:
         raise CommunisError(f"{folder / name}: {_damaged(paths)} ({_line(error)})") from None
@@ -95,6 +107,20 @@ def read(
     if empty:
         raise CommunisError(f"{folder / name}: its tables lack values of {', '.join(empty)}")
     return found
+
+
+def _refuse_strays(dataset: Any) -> None:
+    """Refuses a file with rows of another round than the one that it is named after."""
+    for fragment in dataset.get_fragments():
+        path = Path(fragment.path)
+        for group in fragment.row_groups:  # the scan needs their statistics too
+            known = group.statistics.get("round", {})
+            there = [known[key] for key in ("min", "max") if key in known]
+            if any(round != int(path.stem) for round in there):
+                raise CommunisError(
+                    f"{path}: its rows are of round {there[0]}, not of the round that it is named "
+                    "after; put back a copy, or run it again"
+                )
 
 
 def _damaged(paths: Sequence[str]) -> str:

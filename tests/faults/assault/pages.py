@@ -91,6 +91,7 @@ def _poison(path: Path, poison: str, rng: Any) -> str:
     lines = path.read_text("utf-8").splitlines() if path.suffix == ".jsonl" else None
     at = int(rng.integers(len(lines))) if lines else 0
     value = json.loads(lines[at] if lines else path.read_text("utf-8"))
+    value.pop("digest", None)  # as one who forges would
     known = list(places(value))
     place = known[int(rng.integers(len(known)))]
     text = json.dumps(_with(value, place, poison))

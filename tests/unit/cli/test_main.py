@@ -18,6 +18,7 @@ import pytest
 
 from communis import CommunisError, Fleet
 from communis.cli.main import main
+from communis.core import disk
 from communis.core.selection import Select
 from communis.results.compare import collect, comparable
 from communis.results.report.wording import counts
@@ -528,8 +529,8 @@ def test_report_says_what_compare_says(
     assert call(monkeypatch, *compare, "--cell", "all/steady", "--quiet") == 0
     home = tmp_path / "trial-compare"
     for path in home.rglob("fleet.json"):
-        about = json.loads(path.read_text("utf-8"))
-        path.write_text(json.dumps({**about, "notes": ["half of it is invented"]}), "utf-8")
+        about = disk.read_json(path)
+        disk.write_json(path, {**about, "notes": ["half of it is invented"]})
     report = ["report", str(home), "--output", str(tmp_path / "page.html")]
     said = []
     for command in (["resume", str(home)], report):

@@ -114,6 +114,33 @@ def test_other_data_is_not_compared(tmp_path: Path) -> None:
     assert rows(collect([tmp_path]), "accuracy")[1].verdict.endswith("not comparable")
 
 
+def test_a_seed_that_is_there_twice_counts_once(tmp_path: Path) -> None:
+    """A single run, and a comparison with the same one in it."""
+    for seed, weakest in enumerate((0.1, 0.2)):
+        write(tmp_path / "compare", "alpha", seed, {0: weakest, 1: 0.5}, "accuracy")
+    alone = write(tmp_path / "alone", "alpha", 1, {0: 0.2, 1: 0.5}, "accuracy")
+    runs = collect([tmp_path / "compare", alone])
+    assert [run.seed for run in runs] == [0, 1]
+    assert rows(runs, "accuracy")[0].weakest.mean == pytest.approx(0.15)
+    assert len(collect([alone, alone / ".." / alone.name])) == 1
+
+
+def test_of_a_run_done_twice_the_longer_one_counts(tmp_path: Path) -> None:
+    short, long = ({"test.accuracy": [{0: 0.1}, {0: 0.2}][:n]} for n in (1, 2))
+    folders.write(tmp_path / "a", "alpha", 0, short)
+    folders.write(tmp_path / "b", "alpha", 0, long)
+    config = (tmp_path / "a" / "config.toml").read_text()
+    (tmp_path / "a" / "config.toml").write_text(config.replace("rounds = 1", "rounds = 2"))
+    assert [run.path.name for run in collect([tmp_path])] == ["b"]
+
+
+def test_runs_of_one_seed_that_disagree_are_named(tmp_path: Path) -> None:
+    one = write(tmp_path / "one", "alpha", 0, {0: 0.1}, "accuracy")
+    other = write(tmp_path / "other", "alpha", 0, {0: 0.2}, "accuracy")
+    with pytest.raises(CommunisError, match=f"{one} and {other}: both are alpha, seed 0"):
+        collect([tmp_path])
+
+
 @pytest.mark.parametrize("differences", [[-0.5], [-0.5, -0.5], [-0.5, 0.5], [0.0, 0.0]])
 def test_fewer_than_three_seeds_give_no_verdict(differences: list[float]) -> None:
     """Neither "within the spread", which two seeds nearly always are, nor a difference."""
@@ -164,7 +191,7 @@ def test_mistakes_are_named(home: Path, tmp_path: Path) -> None:
     with pytest.raises(CommunisError, match="holds no run"):
         collect([empty])
     (home / "alpha" / "seed0" / "config.toml").write_text("nonsense")
-    with pytest.raises(CommunisError, match="not a run folder"):
+    with pytest.raises(CommunisError, match=r"config\.toml: not the settings of a run"):
         collect([home])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -149,11 +148,11 @@ def test_without_a_clock(tmp_path: Path) -> None:
 
 
 def test_records_of_older_versions_have_no_clock(tmp_path: Path) -> None:
-    path = write(tmp_path, "fedavg", 0, [0.3], 2.0) / "records.jsonl"
-    record = json.loads(path.read_text("utf-8"))
+    path = write(tmp_path, "fedavg", 0, [0.3], 2.0)
+    (record,) = folders.records_in(path)
     assert record.pop("virtual_seconds") == 2.0
     record.pop("virtual_joules")
-    path.write_text(json.dumps(record) + "\n", "utf-8")
+    folders.write_records(path, [record])
     run = collect([tmp_path])[0]
     assert math.isnan(run.records[0].virtual_seconds)
     assert (len(run.clock), len(run.log), len(run.pairs)) == (0, 0, 0)

@@ -98,9 +98,9 @@ def test_per_client_of_those_that_sent_by_then(tmp_path: Path) -> None:
 
 def test_who_sends_nothing(tmp_path: Path) -> None:
     folder = write(tmp_path, "local", 0, [0.5])
-    record = json.loads((folder / "records.jsonl").read_text("utf-8"))
+    (record,) = folders.records_in(folder)
     record |= {"bytes_up": 0, "bytes_down": 0, "bytes_framing": 0}
-    (folder / "records.jsonl").write_text(json.dumps(record) + "\n", "utf-8")
+    folders.write_records(folder, [record])
     for path in (folder / "links").iterdir():
         path.unlink()
     local = found(tmp_path, 0.5)[0.5]["local"]

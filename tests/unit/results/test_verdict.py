@@ -56,10 +56,10 @@ def write(
     ]
     history = {"test.accuracy": [{0: score}] * len(log)}
     folders.write(path, method, seed, history, settings=text, cell=cell, rows={"log": noted})
-    records = [json.loads(x) for x in (path / "records.jsonl").read_text().splitlines()]
+    records = folders.records_in(path)
     for record, one in zip(records, log, strict=True):
         record["cohort"] = [i for i in one if i >= 0] if mode != "central" else list(cohort)
-    (path / "records.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    folders.write_records(path, records)
     config = (path / "config.toml").read_text()
     planned = rounds or len(log)
     (path / "config.toml").write_text(config.replace(f"rounds = {len(log)}", f"rounds = {planned}"))
@@ -164,8 +164,8 @@ def test_nothing_leaves(tmp_path: Path) -> None:
     found = judged(folder)
     assert not found.private  # bytes were sent
     assert "nothing of it could be read" in found.line
-    record = json.loads((folder / "records.jsonl").read_text())
-    (folder / "records.jsonl").write_text(json.dumps(record | {"bytes_up": 0}) + "\n")
+    (record,) = folders.records_in(folder)
+    folders.write_records(folder, [record | {"bytes_up": 0}])
     found = judged(folder)
     assert (found.private, found.epsilon, found.line) == (True, 0, "nothing leaves the clients")
     assert found.brief == "nothing leaves"

@@ -7,7 +7,8 @@ NAME.download/   archives while they come in; ARCHIVE.part is what an interrupti
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -148,11 +149,12 @@ def _settle(
         budget = Budget()
         for source in sources:
             _lay_out(source, content, progress, budget)
-        content = _opened(content, about, budget)
+        with _within(sources):
+            content = _opened(content, about, budget)
         if not _found(content, about):
             some = ", ".join(str(p.relative_to(content)) for p in _files(content)[:3]) or "nothing"
             raise CommunisError(
-                f"{', '.join(s.name for s in sources)}: no file matches {about.files}; found "
+                f"{_called(sources)}: no file matches {about.files}; found "
                 f"{some}. It is something else, or another version"
                 + (f"; see {about.address}" if about.address else "")
             )
@@ -174,6 +176,19 @@ def _arrived(name: str, about: About, into: Path) -> Outcome:
     if there < about.count:
         lines.append(f"  missing  {about.how or 'to add another archive, run --from with it'}")
     return Outcome(into, there, about.count, "\n".join(line for line in lines if line))
+
+
+@contextmanager
+def _within(sources: Sequence[Path]) -> Iterator[None]:
+    """Refusals of an inner archive name the files that the user gave, too."""
+    try:
+        yield
+    except CommunisError as error:
+        raise CommunisError(f"{_called(sources)}: in it, {error}") from None
+
+
+def _called(sources: Sequence[Path]) -> str:
+    return ", ".join(source.name for source in sources)
 
 
 def _names(downloads: Sequence[Download]) -> list[str]:

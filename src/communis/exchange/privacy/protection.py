@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -189,8 +188,8 @@ class Protection:
                     self._left[key] = t.numel(), t.is_floating_point()
         return len(self._left) > before
 
-    def account(self, ended: int = 0) -> str:
-        """What the run's folder keeps, as JSON: what was promised, what left the clients, what of
+    def account(self, ended: int = 0) -> dict[str, Any]:
+        """What the run's folder keeps: what was promised, what left the clients, what of
         it is covered. ended: the round after which everything was spent."""
         parts: dict[tuple[str, str], dict[str, Any]] = {}
         for key, (numbers, fraction) in sorted(self._left.items()):
@@ -201,7 +200,7 @@ class Protection:
             found = parts.setdefault((name, part), {**row, "covered": not why, "why": why})
             found["tensors"] += 1
             found["numbers"] += numbers
-        about = {
+        return {
             "mode": self.settings.mode,
             "settings": asdict(self.settings),
             "clients": len(self._trainers),
@@ -217,7 +216,6 @@ class Protection:
             "arrays": [(key, *about) for key, about in sorted(self._left.items())],
             "leaks": self._leaks(),
         }
-        return json.dumps(about, indent=1)
 
     def _covered(self) -> list[str]:
         names = fractions(self._up)

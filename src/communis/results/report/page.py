@@ -121,8 +121,6 @@ def _configurations(runs: Sequence[Finished]) -> list[Markup]:
         text = (run.path / "config.toml").read_text(encoding="utf-8")
         name = ", ".join(filter(None, [run.method, run.place, f"seed {run.seed}"]))
         parts.append(details(name, element("pre", text)))
-    path = runs[0].path / "environment.json"
-    if path.exists():
-        environment = json.dumps(json.loads(path.read_text(encoding="utf-8")), indent=2)
-        parts.append(details("environment", element("pre", environment)))
+    environment = json.dumps(runs[0].environment, indent=2)
+    parts.append(details("environment", element("pre", environment)))
     return parts

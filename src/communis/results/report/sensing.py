@@ -36,10 +36,9 @@ def _maps(run: Finished) -> Markup:
     suites = [tuple(client.get("sensors", ())) for client in run.clients]
     union = sorted({m for suite in suites for m in suite})
     owned = element("div", suite_map(suites, union, "clients x sensors"), class_="maps")
-    path = run.path / "availability.parquet"
-    if not path.exists():
+    trace = run.trace
+    if trace is None:
         return owned + note("No sensor that a client owns was seen to be missing.")
-    trace = Trace.load(path)
     drawn = [
         sensor_map(client_map(trace, suite, i, TRAIN), seconds, f"client {i}")
         for i, suite in enumerate(suites[:CLIENTS])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 
 from communis import FedAvg, Fleet, Plan, Run
+from communis.core import disk
 from communis.core.errors import CommunisError
 from communis.exchange.messages import Link
 from communis.exchange.topology import NEIGHBOURS, TopologyConfig, complete, ring
@@ -59,10 +59,10 @@ def folder(
 
 def record(path: Path, **fields: Sequence[float | None]) -> None:
     """The fields of the records are these, round by round."""
-    lines = [json.loads(line) for line in (path / "records.jsonl").read_text().splitlines()]
+    lines = folders.records_in(path)
     for i, line in enumerate(lines):
         line |= {key: values[i] for key, values in fields.items()}
-    (path / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    folders.write_records(path, lines)
 
 
 def nodes(text: str) -> list[tuple[float, float]]:
@@ -270,8 +270,8 @@ def test_a_real_run_of_broadcasts_on_a_graph_that_changes(tmp_path: Path) -> Non
 def test_a_graph_without_edges_is_refused(tmp_path: Path) -> None:
     run = folder(tmp_path, [(0, 1)], 2)
     path = run.path / "fleet.json"
-    fleet = json.loads(path.read_text())
+    fleet = disk.read_json(path)
     del fleet["topology"]["edges"]
-    path.write_text(json.dumps(fleet))
+    disk.write_json(path, fleet)
     with pytest.raises(CommunisError, match=r"fleet\.json: its topology has no edges"):
         render(collect([run.path]), "accuracy", "t")
