@@ -52,6 +52,7 @@ from communis.methods.parts.diffusion.diffgno import (
     OperatorState,
     noted,
 )
+from communis.methods.parts.sharing import is_statistic
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,10 @@ class Umeda(Averaging, Method[Server, Private, Down, Up]):
         ops.check(up.operator, own, self.rank if self.upload == "latent" else 0)
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
-        server = replace(server, w=ops.towards(server.w, self.merge(server.w, ups), self.lr_server))
+        means = self.merge(server.w, ups)
+        w = ops.towards(server.w, means, self.lr_server)
+        statistics = means.pick([path for path in means if is_statistic(path)])
+        server = replace(server, w=w | statistics)  # no step of statistics, as in scaffold
         if self.consensus == "fedavg" or not server.theta:
             by = uniform if self.uniform else samples
             means = ups.mean(lambda up: State(up.operator), by=by)
