@@ -10,7 +10,8 @@ import torch
 from communis import Plan, Run
 from communis.exchange.wire import decode, encode, flatten, payload_types
 from communis.run.backends.mock import Mock, corrupt, silence
-from tests.fleets import SENDING, make, mixed_fleet
+from tests.contract.abilities import SENDING, abilities
+from tests.fleets import make, mixed_fleet
 
 pytestmark = pytest.mark.parametrize("name", SENDING)
 
@@ -91,7 +92,7 @@ def test_a_client_can_send_only_the_paths_that_the_method_shares(name: str) -> N
         run.backend = Mock(run.backend, corrupt(change, 1))
         with run:
             (record,) = list(run)
-        if change(probe) != probe and not (change is drop and method.partial):
+        if change(probe) != probe and not (change is drop and abilities(name).partial):
             assert [client for client, why in record.refused if reason in why] == [1]
         for path, tensor in flatten(run.server).items():
             assert not bool((tensor == 777).any()), path

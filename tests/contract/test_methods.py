@@ -12,15 +12,18 @@ import pytest
 import torch
 
 from communis import Fleet, Plan, Run
+from communis.core.errors import CommunisError
 from communis.core.plugins import find
 from communis.core.replies import Replies
 from communis.exchange.wire import decode, encode, flatten, payload_types
 from communis.fleet.public import public_client
 from communis.run.backends.mock import Mock, silence
-from tests.fleets import METHODS, TOKENS, make, mixed_fleet
+from tests.contract.abilities import METHODS, abilities, offered
+from tests.fleets import TOKENS, make, mixed_fleet
 
 pytestmark = pytest.mark.parametrize("name", METHODS)
-UNLINKED = ("local", "centralized", "unimodal", "fedduet", "relief", "comfed", "fedapa", "umeda")
+SOURCES = ("https://", "no public address", "there is no paper")  # one of them is in a docstring
+BLIND = 2  # the client that never sees anything, where data are degenerate
 PLAN = Plan(rounds=3, workers=1, participation=0.7, eval_every=0)
 
 
@@ -32,6 +35,11 @@ def numbers(run: Run) -> dict[str, Any]:
     ]
     servers = {a: encode(server).data for a, server in run.servers.items()}
     return {"records": records, "servers": servers, "scores": run.scores().to_csv()}
+
+
+def as_trained(fleet: Fleet, name: str) -> Fleet:
+    """The fleet as the method trains on it."""
+    return fleet.pool() if abilities(name).pools_data else fleet
 
 
 def finished(name: str, fleet: Fleet | None = None, plan: Plan = PLAN, **options: Any) -> Run:
@@ -48,7 +56,7 @@ def test_frozen_and_documented(name: str) -> None:
     module = importlib.import_module(kind.__module__)
     assert not (kind.__doc__ or f"{kind.__name__}(").startswith(f"{kind.__name__}(")
     text = module.__doc__ or ""
-    assert "https://" in text or name in UNLINKED
+    assert any(source in text for source in SOURCES)
     assert "Deviation" in text
 
 
@@ -97,9 +105,8 @@ def test_a_failed_round_leaves_the_last_one(name: str, tmp_path: Path) -> None:
 
 def test_payloads_round_trip_and_bytes_add_up(name: str) -> None:
     """Serialised bytes = ledger = arrays; what arrives is what was sent."""
-    fleet, method = mixed_fleet(), make(name)
-    fleet = fleet.pool() if method.pools_data else fleet
-    bound = fleet.bind(method)
+    method = make(name)
+    bound = as_trained(mixed_fleet(), name).bind(method)
     server = method.start_server(bound)
     _, state_type, down_type, up_type = payload_types(type(method))
     client = bound.client(bound.trainers[0], 1, fresh=True)
@@ -126,7 +133,7 @@ def test_ledger_is_what_was_sent(name: str) -> None:
         record = next(iter(run))
     links = run.links()
     assert int(links["payload"].sum()) == record.bytes_up + record.bytes_down
-    if method.pools_data:
+    if abilities(name).pools_data:
         return  # raw windows, tested with the method
     asked = sum(len(ask.down) for ask in mock.asks if ask.kind != "evaluate")
     assert record.bytes_up + record.bytes_down + record.bytes_framing == asked + sum(sizes)
@@ -134,9 +141,8 @@ def test_ledger_is_what_was_sent(name: str) -> None:
 
 def test_adopt_fills_every_tensor(name: str) -> None:
     """The model is scratch: nothing of the client before it may remain after `adopt`."""
-    fleet, method = mixed_fleet(), make(name)
-    fleet = fleet.pool() if method.pools_data else fleet
-    bound = fleet.bind(method)
+    method = make(name)
+    bound = as_trained(mixed_fleet(), name).bind(method)
     client = bound.client(bound.trainers[0], 1, fresh=True)
     down, state = method.down(method.start_server(bound), client.card), method.start_client(client)
     parameters, buffers = client.model.by_path
@@ -158,9 +164,8 @@ def test_permuting_clients_permutes_results(name: str) -> None:
     moved = dataclasses.replace(
         fleet, suites=suites, client_of=order[fleet.clients_of], public=public
     )
-    settings: dict[str, Any] = {"batch": 1000, "lr": 0.01}
-    if name == "comfed":  # else every client draws a translator of its own
-        settings["common_P"] = True
+    # Where every client draws a translator of its own, it is drawn by the client's number.
+    settings: dict[str, Any] = {"batch": 1000, "lr": 0.01, **offered(name, common_P=True)}
     with Run(fleet, make(name, **settings), plan) as one:
         list(one)
     with Run(moved, make(name, **settings), plan) as other:
@@ -199,41 +204,60 @@ def test_one_participant(name: str) -> None:
 
 
 def test_degenerate_data_gives_no_nan(name: str) -> None:
-    """A window without any sensor, a client without one class, a client with one window."""
+    """A client that never sees anything, windows without any sensor, a client with one class only,
+    a client with one window. A method that cannot do with the first names that client; the others
+    it must bear."""
+    refusal = ""
+    try:
+        run = finished(name, degenerate())
+    except CommunisError as error:
+        refusal = str(error)
+        run = finished(name, degenerate(blind=False))
+    assert not refusal or f"client {BLIND} " in refusal
+    assert not any(record.refused for record in run.history)
+    assert_finite(run)
+
+
+def degenerate(blind: bool = True) -> Fleet:
     fleet = mixed_fleet()
     windows = fleet.windows
     client_of = fleet.clients_of.copy()
     present = {m: flags.copy() for m, flags in windows.present.items()}
     for flags in present.values():
-        flags[client_of == 2] = False  # this client never sees anything
         flags[::7] = False
+        if blind:
+            flags[client_of == BLIND] = False
     target = windows.target.copy()
     target[client_of == 3] = 1  # one class only
-    alone = np.flatnonzero((client_of == 4) & (windows.split == 0))
-    client_of[alone[1:]] = -1  # a single training window
+    own = (client_of == 4) & (windows.split == 0)
+    seen = np.logical_or.reduce([present[m] for m in fleet.suites[4]])
+    client_of[own] = -1
+    client_of[np.flatnonzero(own & seen)[0]] = 4  # a single training window, which a sensor saw
     broken = dataclasses.replace(windows, present=present, target=target)
-    # A private head without data is refused (test_fedduet.py), the rest of that method must work.
-    method = make(name, **({"dt": False} if name == "fedduet" else {}))
-    with Run(dataclasses.replace(fleet, windows=broken, client_of=client_of), method, PLAN) as run:
-        list(run)
-    assert not any(record.refused for record in run.history)
-    assert_finite(run)
+    return dataclasses.replace(fleet, windows=broken, client_of=client_of)
 
 
 def test_sums_suffice_or_each_is_declared(name: str) -> None:
     """A method that never calls `each` runs where only sums may be revealed."""
+    kinds = [kind.__module__ for kind in find("methods", name).__mro__]
+    modules = [importlib.import_module(kind) for kind in kinds if ".methods." in kind]
+    sources = [Path(str(module.__file__)).read_text("utf-8") for module in modules]
+    declared = any(".each()" in source for source in sources)
+    # Some have single messages to look at only if the model has an operator.
+    fleets = [mixed_fleet(), mixed_fleet(models=(TOKENS,))] if declared else [mixed_fleet()]
+    assert any(looks_at_single_messages(name, fleet) for fleet in fleets) == declared
+
+
+def looks_at_single_messages(name: str, fleet: Fleet) -> bool:
     calls = []
 
-    class SumsOnly(Replies[Any]):
+    class Watched(Replies[Any]):
         def each(self) -> Any:
             calls.append(name)
             return super().each()
 
-    fleet, method = mixed_fleet(), make(name)
-    if name == "umeda":  # which has single messages to look at on a model with an operator only
-        fleet = mixed_fleet(models=(TOKENS,))
-    fleet = fleet.pool() if method.pools_data else fleet
-    bound = fleet.bind(method)
+    method = make(name)
+    bound = as_trained(fleet, name).bind(method)
     server = method.start_server(bound)
     ups = []
     for i in bound.trainers:
@@ -241,10 +265,8 @@ def test_sums_suffice_or_each_is_declared(name: str) -> None:
         down = method.down(server, client.card)
         state = method.adopt(client, method.start_client(client), down)
         ups.append((client.card, method.local(client, state, down)[1]))
-    method.aggregate(server, SumsOnly(ups))
-    modules = {kind.__module__ for kind in type(method).__mro__ if ".methods." in kind.__module__}
-    sources = [Path(str(importlib.import_module(m).__file__)).read_text("utf-8") for m in modules]
-    assert bool(calls) == any(".each()" in source for source in sources)
+    method.aggregate(server, Watched(ups))
+    return bool(calls)
 
 
 def assert_finite(run: Run) -> None:

@@ -1,5 +1,6 @@
 """UMEDA, Lai et al.: Diff-GNO, Section 3.3 and Algorithm 1. Its model is `sglt` (models/sglt.py,
 with deviations of its own), its privacy [privacy] mode = "paper" (privacy/guard.py).
+The paper has no public address that we know of.
 
 Names follow the paper: theta_M the operator, U_g and W_g its leading directions, psi the score
 network, eta_s the server's step. All other parameters, theta_\\M, are averaged as in FedAvg.

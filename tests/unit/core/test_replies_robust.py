@@ -12,7 +12,8 @@ from communis import Plan, Replies, Run, State
 from communis.core.reductions.median import GeometricMedian
 from communis.core.reductions.rules import RobustConfig
 from communis.core.replies import presence, samples, uniform
-from tests.fleets import FEDERATED, make, mixed_fleet
+from tests.contract.abilities import SENDING
+from tests.fleets import make, mixed_fleet
 from tests.unit.small import card, random
 
 RULES = ("geometric_median", "median", "trimmed_mean", "krum", "multi_krum")
@@ -119,7 +120,7 @@ def test_a_rule_needs_single_messages_which_may_be_refused() -> None:
         )
 
 
-@pytest.mark.parametrize("name", [n for n in FEDERATED if n != "local"])
+@pytest.mark.parametrize("name", SENDING)
 @pytest.mark.parametrize("rule", RULES)
 def test_every_method_takes_every_rule(name: str, rule: Any) -> None:
     plan = Plan(rounds=1, workers=1, eval_every=0)

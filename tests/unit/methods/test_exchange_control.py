@@ -18,7 +18,8 @@ from communis.results.finished import read
 from communis.results.report.graph import topology
 from communis.results.report.warnings import warnings
 from communis.run.backends.executor import MEMORY, StateStore
-from tests.fleets import METHODS, make, mixed_fleet
+from tests.contract.abilities import METHODS
+from tests.fleets import make, mixed_fleet
 from tests.unit.methods.tiny import fleet, mixed, play, same
 
 CONTROLLED = [name for name in METHODS if "exchange" in find("methods", name).__dataclass_fields__]

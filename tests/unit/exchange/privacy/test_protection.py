@@ -32,7 +32,8 @@ from communis.methods.local import Local
 from communis.methods.scaffold import Scaffold
 from communis.results.finished import read
 from communis.results.verdict import verdict
-from tests.fleets import SENDING, SMALL, make, mixed_fleet
+from tests.contract.abilities import SENDING
+from tests.fleets import SMALL, make, mixed_fleet
 
 LOCAL = PrivacyConfig(mode="local", noise=1.0)
 CENTRAL = PrivacyConfig(mode="central", noise=1.0)
