@@ -3,7 +3,7 @@ alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,6 @@ from communis.models.fusion import Attention, Blocks
 from communis.models.network import MLP, Network, initialise
 from communis.models.sglt import Sglt
 from communis.models.zoo import RECURRENT, TOKENS, ZOO, Architecture, architecture
-from communis.run.backends.inprocess import one_thread
 from tests.unit.small import TINY, batch, network, random, same_bits, shapes
 
 SETS: tuple[dict[str, int], ...] = ({"a": 3}, {"a": 3, "b": 2}, {"c": 1, "b": 2, "a": 3})
@@ -52,13 +51,6 @@ NAMED = {
     for name, kind in ZOO.items()
     if kind.encoder != "moment"
 }
-
-
-@pytest.fixture(autouse=True)
-def as_in_a_worker() -> Iterator[None]:
-    """One thread: quicker for models this small, and what runs use."""
-    with one_thread():
-        yield
 
 
 def inputs(kind: Architecture, channels: Mapping[str, int], size: int = 6, seed: int = 0) -> Batch:

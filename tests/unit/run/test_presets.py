@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -20,7 +20,6 @@ from communis import Card, Run
 from communis.data.recordings.windows import TEST, TRAIN, VAL
 from communis.fleet.availability.dropout import Dropout
 from communis.fleet.fleet import Fleet
-from communis.run.backends.machine import one_thread
 from communis.run.config import Config, about, cells, presets
 from tests.unit.data.sources import (
     made_dsads,
@@ -179,13 +178,6 @@ EXPERIMENTS = {
         "tpn_mini", "fedrod", MILD,
     ),
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """So little work is done sooner by one."""
-    with one_thread():
-        yield
 
 
 @pytest.fixture(scope="module")

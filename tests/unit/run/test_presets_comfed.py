@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -21,7 +21,6 @@ from communis.core.streams import Streams
 from communis.data.recordings.windows import TEST, TRAIN
 from communis.exchange.topology import TopologyConfig
 from communis.fleet.fleet import Fleet
-from communis.run.backends.machine import one_thread
 from communis.run.config import Config, cells, presets
 from tests.unit.conftest import Write
 from tests.unit.data.sources import made_deepsense, made_usc_had
@@ -102,12 +101,6 @@ EXPERIMENTS = dict.fromkeys(USC_HAD, HIP) | {
 TRIED = {name: GRIDS[name][1][-1] if name in GRIDS else "" for name in COMFED}  # and in which cell
 del TRIED["comfed/usc_had_full"]  # too large
 del TRIED["comfed/usc_had_graphs"], TRIED["comfed/usc_had_latent"]  # below, in every cell
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 def made(name: str, written: Written, cohort: int = 2) -> Mapping[str, Config]:

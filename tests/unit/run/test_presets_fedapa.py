@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -18,7 +18,6 @@ from communis.core.contract import SERVER
 from communis.core.errors import CommunisError
 from communis.data.recordings.windows import TEST, TRAIN
 from communis.fleet.fleet import Fleet
-from communis.run.backends.machine import one_thread
 from communis.run.config import Config, cells, presets
 from tests.unit.conftest import Write
 from tests.unit.data.sources import made_dsads, made_usc_had, made_wical, made_wifi_csi
@@ -146,12 +145,6 @@ EXPERIMENTS = {
         {"csi": (1, 242, 20)}, 21, {"large_convnet4": 464_005}, wifi_csi, ["data.packets=2"]
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 def made(name: str, written: Written, *more: str) -> Config:

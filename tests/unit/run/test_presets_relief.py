@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -17,7 +17,6 @@ from communis import RoundRecord, Run
 from communis.data.recordings.windows import TEST, TRAIN
 from communis.fleet import device
 from communis.fleet.fleet import Fleet
-from communis.run.backends.machine import one_thread
 from communis.run.config import Config, cells, presets
 from tests.unit.conftest import Write
 from tests.unit.data.sources import made_dsads, made_mhealth, made_pamap2, made_stress_predict
@@ -115,12 +114,6 @@ EXPERIMENTS = {
          "heart": (1, 30)}, 2,
     ),
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 def made(name: str, written: Written, *changes: str) -> tuple[Config, Fleet]:

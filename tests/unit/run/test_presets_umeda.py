@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ import pytest
 from communis import Run
 from communis.core.settings import table_of
 from communis.methods.umeda import Umeda
-from communis.run.backends.machine import one_thread
 from communis.run.config import Config, cells, presets
 from tests.unit.data.sources import made_mmfi, made_reli11d, made_utd_mhad
 from tests.unit.run.test_presets import loaded, settings
@@ -38,12 +37,6 @@ SWEEPS: Mapping[str, Sequence[str]] = {  # what levels may set, against the pres
     "umeda/table1": [],
 }
 SMALL = ("run.rounds=1", "run.workers=1", "run.eval_clients=1", "method.max_steps=1")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 def everything(config: Config) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -27,16 +27,9 @@ from communis.results.probe.inversion import (
     invert,
 )
 from communis.results.probe.regimes import KAPPA, Regime, regimes
-from communis.run.backends.machine import one_thread
 from tests.unit.small import TINY, batch, network
 
 STREAMS = Streams(0)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 SMALL = replace(scenes.TINY, sglt=replace(scenes.TINY.sglt, gate="none"))
