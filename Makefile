@@ -31,7 +31,7 @@ check: $(ready) ## format, lint, types, architecture
 test: check ## everything that CI runs: the checks and all tests
 	$(BIN)/python -m pytest -n 2 -m ""
 
-test-fast: $(ready) ## the tests without the slow ones
+test-fast: $(ready) ## the tests that are not marked slow (a minute)
 	$(BIN)/python -m pytest -n 2
 
 assault: $(ready) ## faults on purpose for MINUTES (60): power cuts, kills, damaged files, mutated messages

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.contract.abilities import METHODS
 
 CODE = """
@@ -16,6 +18,7 @@ for name in METHODS:
 """
 
 
+@pytest.mark.slow
 def test_two_hash_seeds_give_the_same_bits() -> None:
     """One process per seed runs every method."""
     outputs = [

@@ -32,6 +32,7 @@ def test_private_state_and_buffers_stay(name: str) -> None:
         assert not path.startswith("private.")
 
 
+@pytest.mark.slow
 def test_bad_messages_are_refused_by_name_and_the_round_goes_on(name: str) -> None:
     fleet, method = mixed_fleet(), make(name)
     _, _, _, up_type = payload_types(type(method))
@@ -67,6 +68,7 @@ def test_bad_messages_are_refused_by_name_and_the_round_goes_on(name: str) -> No
         assert encode(run.server).data == encode(without.server).data
 
 
+@pytest.mark.slow
 def test_a_client_can_send_only_the_paths_that_the_method_shares(name: str) -> None:
     """Nobody can plant a private path at the server, or leave out one that counts (where a method
     lets clients send some paths only, one that left out all is one that trained nothing)."""
@@ -106,6 +108,7 @@ def start(bound: Any, id: int) -> tuple[Any, Any, Any]:
     return client, method.adopt(client, method.start_client(client), down), down
 
 
+@pytest.mark.slow
 def test_huge_values_leave_the_server_finite(name: str) -> None:
     """Absurd values that would overflow are refused, or the round is dropped. (A mean can still be
     pulled far away by values that do not overflow: that is for robust reductions to stop.)"""
@@ -127,6 +130,7 @@ def test_huge_values_leave_the_server_finite(name: str) -> None:
     assert all(bool(torch.isfinite(t).all()) for t in flatten(run.server).values())
 
 
+@pytest.mark.slow
 def test_oversize_message_is_refused(name: str) -> None:
     fleet, method = mixed_fleet(), make(name)
     run = Run(fleet, method, Plan(rounds=1, workers=1, eval_every=0, max_message_mb=1))

@@ -72,15 +72,18 @@ def test_same_seed_same_bits(name: str) -> None:
     assert numbers(finished(name)) == expected(name)
 
 
+@pytest.mark.slow
 def test_other_seed_other_numbers(name: str) -> None:
     assert numbers(finished(name, mixed_fleet(1)))["scores"] != expected(name)["scores"]
 
 
+@pytest.mark.slow
 def test_workers_do_not_change_a_bit(name: str) -> None:
     two = dataclasses.replace(PLAN, workers=2)
     assert numbers(finished(name, plan=two)) == expected(name)
 
 
+@pytest.mark.slow
 def test_interrupt_and_resume_change_nothing(name: str, tmp_path: Path) -> None:
     for _ in range(PLAN.rounds):  # stops after every single round
         with Run(mixed_fleet(), make(name), PLAN, folder=tmp_path) as run:
@@ -88,6 +91,7 @@ def test_interrupt_and_resume_change_nothing(name: str, tmp_path: Path) -> None:
     assert numbers(run) == expected(name)
 
 
+@pytest.mark.slow
 def test_a_failed_round_leaves_the_last_one(name: str, tmp_path: Path) -> None:
     """A crash in the middle of a round, after clients have worked, must not show after resume."""
     fleet, method = mixed_fleet(), make(name)
@@ -127,6 +131,7 @@ def test_payloads_round_trip_and_bytes_add_up(name: str) -> None:
         assert len(message.data) == message.payload + message.framing
 
 
+@pytest.mark.slow
 def test_ledger_is_what_was_sent(name: str) -> None:
     fleet, method = mixed_fleet(), make(name)
     run = Run(fleet, method, PLAN)
@@ -160,6 +165,7 @@ def test_adopt_fills_every_tensor(name: str) -> None:
         assert not (tensor == -1).all(), path
 
 
+@pytest.mark.slow
 def test_permuting_clients_permutes_results(name: str) -> None:
     """With whole-batch steps nothing but the order of sums depends on a client's number."""
     fleet, plan = mixed_fleet(), Plan(rounds=2, workers=1, eval_every=0)
@@ -190,6 +196,7 @@ def test_permuting_clients_permutes_results(name: str) -> None:
     assert found == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_nobody_answers(name: str) -> None:
     """An empty cohort leaves the server as it was."""
     fleet, method = mixed_fleet(), make(name)
@@ -202,12 +209,14 @@ def test_nobody_answers(name: str) -> None:
     assert len(record.refused) == len(record.cohort)
 
 
+@pytest.mark.slow
 def test_one_participant(name: str) -> None:
     run = finished(name, plan=Plan(rounds=2, workers=1, cohort=1, eval_every=0))
     assert all(len(record.cohort) == 1 for record in run.history)
     assert_finite(run)
 
 
+@pytest.mark.slow
 def test_degenerate_data_gives_no_nan(name: str) -> None:
     """A client that never sees anything, windows without any sensor, a client with one class only,
     a client with one window. A method that cannot do with the first names that client; the others

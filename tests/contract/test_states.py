@@ -59,6 +59,7 @@ def failed(kind: str) -> Any:
     return tamper
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("name", FEDERATED)
 def test_a_state_that_is_not_finite_is_as_if_the_client_had_failed(name: str, graph: bool) -> None:

@@ -128,6 +128,7 @@ def unchanged(client: Client, weights: dict[str, Tensor]) -> bool:
     return all(torch.equal(p, weights[path]) for path, p in client.model.by_path[0].items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", AVERAGING)
 def test_interrupt_and_resume(name: str, tmp_path: Path) -> None:
     with Run(mixed_fleet(), make_average(name), PLAN, folder=tmp_path / "whole") as whole:
@@ -138,6 +139,7 @@ def test_interrupt_and_resume(name: str, tmp_path: Path) -> None:
     assert numbers(run) == numbers(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", AVERAGING)
 def test_on_a_graph(name: str) -> None:
     fleet: Fleet = mixed_fleet()
@@ -147,6 +149,7 @@ def test_on_a_graph(name: str) -> None:
     assert all(told(server) for server in run.servers.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", AVERAGING)
 def test_with_a_robust_rule(name: str) -> None:
     with Run(mixed_fleet(), make_average(name), PLAN, rule=GeometricMedian()) as run:

@@ -36,6 +36,7 @@ def test_who_has_it() -> None:
     assert CONTROLLED == ["comfed", "fedapa", "fedpcl", "fedproto"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONTROLLED)
 def test_nothing_is_sent(name: str) -> None:
     """No link carries a byte, whatever topology was asked for; yet clients train and are scored."""
@@ -49,6 +50,7 @@ def test_nothing_is_sent(name: str) -> None:
         assert run.folder.accounted()["tensors"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONTROLLED)
 def test_a_client_does_not_depend_on_the_data_of_others(name: str) -> None:
     """With exchange it does."""

@@ -125,6 +125,7 @@ def padded(folder: Path, x: Tensor) -> Tensor:
     return states.view(*x.shape[:2], 64, -1).mean(1)[:, whole].mean(1)
 
 
+@pytest.mark.slow
 @needs_extra
 @pytest.mark.parametrize("shape", [PLAIN, GATED], ids=["plain", "gated"])
 @pytest.mark.parametrize("steps", [8, 45, 256, 512])

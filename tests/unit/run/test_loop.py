@@ -175,6 +175,7 @@ def test_old_client_states_are_removed(tmp_path: Path) -> None:
         assert kept == ["000004"] * 5 + ["000005"] * 5
 
 
+@pytest.mark.slow
 def test_resume_needs_only_the_folder_and_drops_what_came_after_the_checkpoint(
     tmp_path: Path,
 ) -> None:
@@ -306,6 +307,7 @@ def test_a_model_that_diverges_is_refused_and_said_so(tmp_path: Path, workers: i
     assert re.search(r"refused\n.* 15\n", shown.get())
 
 
+@pytest.mark.slow
 def test_two_processes_cannot_work_on_one_folder(tmp_path: Path) -> None:
     code = (
         "import sys; from communis import FedAvg, Run; from tests.fleets import mixed_fleet\n"

@@ -216,6 +216,7 @@ def first_round(config: Config, fleet: Fleet) -> tuple[Sequence[Card], Mapping[s
     return run.cards, record.scores
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", presets())
 def test_every_entry_of_every_cell_is_the_configuration_of_a_run(name: str) -> None:
     for cell, config in loaded(name).items():
@@ -309,6 +310,7 @@ def test_rounds_participation_and_splits_of_the_paper() -> None:
             assert (data.stride, config.fleet.normalise) == (0, "client")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_fleet_and_a_round_on_official_files(name: str, written: Callable[[str], Path]) -> None:
     expected = EXPERIMENTS[name]

@@ -165,6 +165,7 @@ def test_windows_and_sensors_of_the_paper(name: str) -> None:
         assert config.target == (() if name in GRIDS else (0.4, 0.5, 0.58, 0.8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "cell"), TRIED.items())
 def test_everything_that_is_compared_runs(name: str, cell: str, written: Written) -> None:
     config, expected = made(name, written)[cell], EXPERIMENTS[name]
@@ -227,6 +228,7 @@ def test_attackers_of_a_smaller_number_are_among_those_of_a_larger() -> None:
             assert set(fewer.attackers) < set(more.attackers)
 
 
+@pytest.mark.slow
 def test_attackers_move_the_mean_further_than_the_median(written: Written) -> None:
     config, moved = made("comfed/usc_had_attacks", written, cohort=8)["4"], {}
     fleet = config.make_fleet()
@@ -262,6 +264,7 @@ def test_graphs_are_connected_whatever_the_seed() -> None:
         assert np.unique(degrees["random"]).size > 1
 
 
+@pytest.mark.slow
 def test_a_complete_graph_has_the_targets_of_a_server(written: Written) -> None:
     found = made("comfed/usc_had_graphs", written, cohort=4)
     fleet = found["complete"].make_fleet()
@@ -280,6 +283,7 @@ def test_a_complete_graph_has_the_targets_of_a_server(written: Written) -> None:
     assert min(apart.values()) > 0
 
 
+@pytest.mark.slow
 def test_with_few_labels_there_are_fewer_windows(written: Written) -> None:
     """Of a trial of 4 s only the first; and one in five of a long one."""
     found = made("comfed/usc_had_knowledge", written)

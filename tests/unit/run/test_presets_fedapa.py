@@ -225,6 +225,7 @@ def test_windows_of_own_recordings_are_the_papers() -> None:
     assert (source.nulls, source.most) == ("table", 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_fleets_are_what_comments_say(name: str, fleets: Fleets) -> None:
     fleet, expected = fleets(name), EXPERIMENTS[name]
@@ -264,6 +265,7 @@ def test_labels_are_skewed(name: str, fleets: Fleets) -> None:
     assert len({frozenset(c for k, c in pairs if k == client) for client in classes}) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_what_is_compared_runs(name: str, written: Written, fleets: Fleets) -> None:
     """All of it on mixed models; elsewhere FedAPA, as only the data differ."""

@@ -210,6 +210,7 @@ def test_sizes_keep_the_proportion_of_the_paper() -> None:
         assert {role.suite: role.count for role in config.fleet.roles} == fleet_of(n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_fleet_and_a_round_on_official_files(name: str, written: Written) -> None:
     config, fleet = made(name, written)
@@ -230,6 +231,7 @@ def test_fleet_and_a_round_on_official_files(name: str, written: Written) -> Non
         assert record.virtual_joules > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["relief/dsads", "relief/dsads_lora"])
 def test_everything_that_is_compared_runs(name: str, written: Written) -> None:
     """For two rounds: RELIEF begins to choose in the second."""

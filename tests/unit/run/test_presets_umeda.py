@@ -125,6 +125,7 @@ def test_the_paper_to_the_letter(name: str) -> None:
         assert {key: found[key] for key in letter} == letter
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("entry", "warmup"), [("literal", 0), ("single_sample", 3)])
 def test_one_sample_is_drawn_and_taken(entry: str, warmup: int) -> None:
     """In every round after the warm-up, wherever it lies."""
@@ -183,6 +184,7 @@ REAL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_owners_files_run(name: str, tmp_path: Path) -> None:
     write, expected, changes = REAL[name]

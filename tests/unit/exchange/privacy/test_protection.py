@@ -55,6 +55,7 @@ def account(run: Run) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SENDING)
 def test_locally_every_fraction_of_every_message_is_noised(
     name: str, monkeypatch: pytest.MonkeyPatch

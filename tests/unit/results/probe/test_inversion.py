@@ -45,6 +45,7 @@ def length(gradient: dict[str, Tensor]) -> float:
     return math.sqrt(sum(float(t.square().sum()) for t in gradient.values()))
 
 
+@pytest.mark.slow
 def test_a_window_is_seen_unless_everything_is_noised() -> None:
     scene = small()
     chosen = [r for r in regimes(scene.model, 2.0) if r.name in ("raw", "paper", "local")]
@@ -107,6 +108,7 @@ def test_an_unknown_target_that_cannot_be_inferred_is_asked_for() -> None:
             candidates(model, scenes.Classification(2), without, noised)
 
 
+@pytest.mark.slow
 def test_where_the_last_bias_is_noised_every_label_is_tried() -> None:
     """Noise that turns the signs of the last bias must not mislead the attacker: the best match of
     all labels has the true one, and with it the window."""
