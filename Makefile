@@ -34,7 +34,7 @@ recordings: $(ready) ## fetch the smartwatch recordings, once
 test: check recordings ## everything that CI runs: the checks and all tests
 	$(BIN)/python -m pytest -n 2 -m "" --need-recordings
 
-test-fast: $(ready) ## the tests without the slow ones
+test-fast: $(ready) ## the tests that are not marked slow (a minute)
 	$(BIN)/python -m pytest -n 2
 
 assault: $(ready) ## faults on purpose for MINUTES (60): cuts, kills, workers, damage, messages, configurations, files, archives, pages

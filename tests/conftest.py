@@ -1,5 +1,5 @@
-"""Every test keeps its windows in a folder of its own session, never in the user's, and no test
-reaches a package index."""
+"""What all tests have in common: a folder of windows of their own session, never the user's, one
+torch thread, and no way to a package index."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from communis.data.recordings.files import home
+from communis.run.backends.machine import one_thread
 
 USERS_HOME = home().absolute()  # before a test sets another one
 
@@ -23,6 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def data_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Every test keeps its windows in a folder of its own session, never in the user's."""
     place = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COMMUNIS_DATA", str(place))
@@ -45,3 +47,11 @@ def watch_recordings(data_home: Path, request: pytest.FixtureRequest) -> Path:
     place.parent.mkdir()
     place.symlink_to(users)
     return place
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """As in a run: sums have one order, and threads of tiny operations do not wait for each other
+    on a busy machine."""
+    with one_thread():
+        yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from communis import Fleet, Streams
-from communis.core.plugins import find, names
+from communis.core.plugins import find
 from communis.data.sources.synthetic import Synthetic
 from communis.fleet.availability.roles import Role, cast
 from communis.fleet.fleet import AnyMethod
@@ -16,9 +16,6 @@ SMALL = Architecture(width=4, embedding=8, norm=True)
 TOKENS = Architecture(
     "tokens", fusion="sglt", embedding=8, sglt=Sglt(heads=2, layers=1, operator_rank=3)
 )
-METHODS = names("methods")
-FEDERATED = [name for name in METHODS if not find("methods", name).pools_data]
-SENDING = [name for name in FEDERATED if name != "local"]
 
 
 def mixed_fleet(seed: int = 0, **changes: Any) -> Fleet:

@@ -7,8 +7,9 @@ import pytest
 from communis import Plan
 from communis.exchange.topology import complete, ring
 from communis.exchange.wire import encode
+from tests.contract.abilities import FEDERATED
 from tests.contract.test_methods import assert_finite, finished
-from tests.fleets import FEDERATED, mixed_fleet
+from tests.fleets import mixed_fleet
 
 pytestmark = pytest.mark.parametrize("name", FEDERATED)
 

@@ -11,7 +11,8 @@ from communis import Plan, Run
 from communis.exchange.wire import decode, encode, flatten, payload_types
 from communis.fleet.clients import FleetClients
 from communis.run.backends.mock import Mock, corrupt, silence
-from tests.fleets import SENDING, make, mixed_fleet
+from tests.contract.abilities import SENDING, abilities
+from tests.fleets import make, mixed_fleet
 
 pytestmark = pytest.mark.parametrize("name", SENDING)
 
@@ -32,6 +33,7 @@ def test_private_state_and_buffers_stay(name: str) -> None:
         assert not path.startswith("private.")
 
 
+@pytest.mark.slow
 def test_bad_messages_are_refused_by_name_and_the_round_goes_on(name: str) -> None:
     fleet, method = mixed_fleet(), make(name)
     _, _, _, up_type = payload_types(type(method))
@@ -52,6 +54,10 @@ def test_bad_messages_are_refused_by_name_and_the_round_goes_on(name: str) -> No
         "not a readable message": corrupt(lambda data: data[: len(data) // 2], 1),
         "no answer": silence(1),
     }
+    without = Run(fleet, method, plan)
+    without.backend = Mock(without.backend, silence(1))
+    with without:
+        list(without)
     for reason, tamper in cases.items():
         run = Run(fleet, method, plan)
         run.backend = Mock(run.backend, tamper)
@@ -60,13 +66,10 @@ def test_bad_messages_are_refused_by_name_and_the_round_goes_on(name: str) -> No
         ((client, why),) = record.refused
         assert client == 1
         assert reason in why
-        without = Run(fleet, method, plan)
-        without.backend = Mock(without.backend, silence(1))
-        with without:
-            list(without)
         assert encode(run.server).data == encode(without.server).data
 
 
+@pytest.mark.slow
 def test_a_client_can_send_only_the_paths_that_the_method_shares(name: str) -> None:
     """Nobody can plant a private path at the server, or leave out one that counts (where a method
     lets clients send some paths only, one that left out all is one that trained nothing)."""
@@ -92,7 +95,7 @@ def test_a_client_can_send_only_the_paths_that_the_method_shares(name: str) -> N
         run.backend = Mock(run.backend, corrupt(change, 1))
         with run:
             (record,) = list(run)
-        if change(probe) != probe and not (change is drop and method.partial):
+        if change(probe) != probe and not (change is drop and abilities(name).partial):
             assert [client for client, why in record.refused if reason in why] == [1]
         for path, tensor in flatten(run.server).items():
             assert not bool((tensor == 777).any()), path
@@ -106,6 +109,7 @@ def start(bound: Any, id: int) -> tuple[Any, Any, Any]:
     return client, method.adopt(client, method.start_client(client), down), down
 
 
+@pytest.mark.slow
 def test_huge_values_leave_the_server_finite(name: str) -> None:
     """Absurd values that would overflow are refused, or the round is dropped. (A mean can still be
     pulled far away by values that do not overflow: that is for robust reductions to stop.)"""
@@ -127,6 +131,7 @@ def test_huge_values_leave_the_server_finite(name: str) -> None:
     assert all(bool(torch.isfinite(t).all()) for t in flatten(run.server).values())
 
 
+@pytest.mark.slow
 def test_oversize_message_is_refused(name: str) -> None:
     fleet, method = mixed_fleet(), make(name)
     run = Run(fleet, method, Plan(rounds=1, workers=1, eval_every=0, max_message_mb=1))

@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from communis import FedAvg, Plan, Run
-from communis.core.contract import Method
+from communis import Plan, Run
 from communis.core.plugins import find
 from communis.exchange.messages import Answer, Ask
-from communis.exchange.privacy.settings import PrivacyConfig
 from communis.exchange.topology import ring
 from communis.exchange.wire import encode, flatten, payload_types, unflatten
 from communis.fleet.fleet import AnyMethod
 from communis.run.backends.mock import Mock
-from tests.fleets import FEDERATED, mixed_fleet
+from tests.contract.abilities import FEDERATED, SETTLING, abilities
+from tests.fleets import mixed_fleet
 
 PLAN = Plan(rounds=3, workers=1, eval_every=1)
 WHO, WHEN = 1, 2  # the client whose state breaks, and the round in which it does
@@ -44,7 +43,7 @@ def breaking(name: str, step: str) -> AnyMethod:
             state = super().settle(client, state, down)
             return spoiled(client, state) if step == "settle" else state
 
-    if known.settle is Method.settle:
+    if not abilities(name).settles:
         del Breaking.settle
     made: AnyMethod = Breaking(batch=8)
     return made
@@ -60,6 +59,7 @@ def failed(kind: str) -> Any:
     return tamper
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("name", FEDERATED)
 def test_a_state_that_is_not_finite_is_as_if_the_client_had_failed(name: str, graph: bool) -> None:
@@ -92,20 +92,7 @@ def of_others(table: Any) -> Any:
     return table.drop(of_who(table).index)
 
 
-def test_under_a_guard_a_broken_state_changes_nothing_that_others_see() -> None:
-    """Silence would tell of the client's data: its noised message leaves all the same."""
-    noisy = PrivacyConfig(mode="local", noise=1.0)
-    with Run(mixed_fleet(), breaking("fedper", "local"), PLAN, privacy=noisy) as run:
-        records = list(run)
-    with Run(mixed_fleet(), breaking("fedper", "nowhere"), PLAN, privacy=noisy) as whole:
-        expected = list(whole)
-    assert [record.bytes_up for record in records] == [record.bytes_up for record in expected]
-    assert [client for client, _ in records[1].refused] == [WHO]  # the simulation knows
-    assert run._since.tolist()[WHO] == 3  # it trained again in the last round, from round 1
-    assert encode(run.server).data != encode(whole.server).data
-
-
-@pytest.mark.parametrize("name", ["comfed", "fedmd"])
+@pytest.mark.parametrize("name", SETTLING)
 def test_nor_is_one_that_settling_broke_kept(name: str) -> None:
     """The client goes on from the state that its training left."""
     with Run(mixed_fleet(), breaking(name, "settle"), PLAN) as run:
@@ -115,23 +102,3 @@ def test_nor_is_one_that_settling_broke_kept(name: str) -> None:
     assert run._since.tolist() == [3] * 5
     assert not bool(of_others(run.scores())["value"].isna().any())
     assert bool(of_who(run.scores())["value"].isna().all())
-
-
-class Adrift(FedAvg):
-    """What the optimiser of client WHO carries on is no number after round WHEN; its message is."""
-
-    def local(self, client: Any, state: Any, down: Any) -> Any:
-        state, up = super().local(client, state, down)
-        if (client.card.id, client.round) == (WHO, WHEN):
-            key = min(client.memory)
-            client.memory[key] = torch.full_like(client.memory[key], torch.inf)
-        return state, up
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_what_an_optimiser_carries_on_is_a_part_of_the_state(workers: int) -> None:
-    method = Adrift(batch=8, momentum=0.9, carry=True)
-    with Run(mixed_fleet(), method, replace(PLAN, workers=workers)) as run:
-        records = list(run)
-    assert [[client for client, _ in record.refused] for record in records] == [[], [WHO], []]
-    assert records[1].refused[0][1].startswith("private state: memory of the optimiser/")

@@ -9,28 +9,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from communis import CommunisError, Fleet, Plan, Run
-from communis.core.plugins import find
+from communis import Client, CommunisError, Fleet, Plan, Run
 from communis.core.reductions.median import GeometricMedian
 from communis.exchange.topology import ring
 from communis.exchange.wire import flatten
-from communis.methods.parts.sharing import Sharing, is_statistic
+from communis.methods.parts.sharing import is_statistic
+from tests.contract.abilities import AVERAGING, SENDING, SHARING, abilities, offered
 from tests.contract.test_methods import assert_finite, finished, numbers
-from tests.fleets import METHODS, make, mixed_fleet
+from tests.fleets import make, mixed_fleet
 from tests.unit.methods.tiny import play
 
-SHARING = [name for name in METHODS if issubclass(find("methods", name), Sharing)]
-AVERAGING = [name for name in SHARING if name != "fedbn"]
 PLAN = Plan(rounds=3, workers=1, participation=0.7, eval_every=0)
-STEPS: dict[str, dict[str, Any]] = {  # what must not touch statistics; with ema they move slowly
-    "scaffold": {"lr_server": 0.5},
-    "fedopt": {"lr_server": 0.5},
-    "fedduet": {"ema": "none"},
-}
+# The rate of a server must not touch statistics; with a moving average they would move slowly.
+STEPS: dict[str, Any] = {"lr_server": 0.5, "ema": "none"}
 
 
 def make_average(name: str) -> Any:
-    return make(name, buffers="average", **STEPS.get(name, {}))
+    return make(name, buffers="average", **offered(name, **STEPS))
 
 
 def told(payload: Any) -> dict[str, Tensor]:
@@ -39,9 +34,11 @@ def told(payload: Any) -> dict[str, Tensor]:
     return {key.partition("/")[2]: t for key, t in found.items() if key[:2] not in ("c/", "N/")}
 
 
-def test_who_shares() -> None:
-    assert {"fedavg", "scaffold", "fedopt", "fednova", "feddyn", "harmony", "unifl"} <= set(SHARING)
-    assert not {"local", "centralized", "fedproto", "fedmd"} & set(SHARING)
+@pytest.mark.parametrize("name", SENDING)
+def test_who_sends_parameters_is_who_shares_a_model(name: str) -> None:
+    game = play(mixed_fleet(), make(name))
+    sent = {key.partition("/")[2] for up in game.ups[0].values() for key in flatten(up)}
+    assert bool(sent & set(game.bound.params)) == abilities(name).shares
 
 
 @pytest.mark.parametrize("name", AVERAGING)
@@ -83,9 +80,10 @@ def test_clients_predict_with_what_came_down(name: str) -> None:
     game = play(mixed_fleet(), make_average(name))
     for i in range(5):
         client, state, down = game.receive(i, 2)
+        weights = weights_of(client)
         game.method.prepare(client, state)
-        if name == "wifederated":  # tunes the model, and statistics follow
-            continue
+        if abilities(name).prepares and not unchanged(client, weights):
+            continue  # the model is tuned, and statistics follow
         held = client.model.by_path[1]
         assert told(down)
         assert all(torch.equal(held[path], t) for path, t in told(down).items())
@@ -105,23 +103,32 @@ def test_recalibrated_before_predictions(name: str) -> None:
     game = play(mixed_fleet(), make(name, buffers="recalibrate"), rounds=2)
     assert not told(game.server)
     client, state, _ = game.receive(4, 3)
-    if name == "wifederated":  # it tunes the model as well, see test_sharing
-        return
-    weights = {path: p.detach().clone() for path, p in client.model.by_path[0].items()}
+    weights = weights_of(client)
     found = []
     for value in (7.0, 8.0):
         for path, t in client.model.by_path[1].items():
             if is_statistic(path):
                 t.fill_(value)
         game.method.prepare(client, state)
+        if abilities(name).prepares and not unchanged(client, weights):
+            return  # the model is tuned as well, see tests/unit/methods/parts/test_sharing.py
         held = {path: t.clone() for path, t in client.model.by_path[1].items()}
         # Layers that no window reaches, as of sensors that a client lacks, keep what they have.
         found.append({path: t for path, t in held.items() if not (t == value).all()})
     assert sum(map(is_statistic, found[0])) >= 4
     assert all(torch.equal(found[1][path], t) for path, t in found[0].items())
-    assert all(torch.equal(p, weights[path]) for path, p in client.model.by_path[0].items())
+    assert unchanged(client, weights)
 
 
+def weights_of(client: Client) -> dict[str, Tensor]:
+    return {path: p.detach().clone() for path, p in client.model.by_path[0].items()}
+
+
+def unchanged(client: Client, weights: dict[str, Tensor]) -> bool:
+    return all(torch.equal(p, weights[path]) for path, p in client.model.by_path[0].items())
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", AVERAGING)
 def test_interrupt_and_resume(name: str, tmp_path: Path) -> None:
     with Run(mixed_fleet(), make_average(name), PLAN, folder=tmp_path / "whole") as whole:
@@ -132,6 +139,7 @@ def test_interrupt_and_resume(name: str, tmp_path: Path) -> None:
     assert numbers(run) == numbers(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", AVERAGING)
 def test_on_a_graph(name: str) -> None:
     fleet: Fleet = mixed_fleet()
@@ -141,7 +149,8 @@ def test_on_a_graph(name: str) -> None:
     assert all(told(server) for server in run.servers.values())
 
 
-@pytest.mark.parametrize("name", [n for n in AVERAGING if n not in ("umeda", "caring", "fedel")])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", AVERAGING)
 def test_with_a_robust_rule(name: str) -> None:
     with Run(mixed_fleet(), make_average(name), PLAN, rule=GeometricMedian()) as run:
         list(run)
@@ -149,7 +158,8 @@ def test_with_a_robust_rule(name: str) -> None:
     assert_finite(run)
 
 
-def test_fedbn_refuses() -> None:
-    with pytest.raises(CommunisError, match="fedbn keeps normalisation layers with their client"):
-        make("fedbn", buffers="average")
-    assert finished("fedbn").history
+@pytest.mark.parametrize("name", [name for name in SHARING if name not in AVERAGING])
+def test_who_cannot_average_them_says_so(name: str) -> None:
+    with pytest.raises(CommunisError, match=f"{name} .*buffers = 'average'.*: set buffers = "):
+        make(name, buffers="average")
+    assert finished(name).history

@@ -344,12 +344,7 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
         ("scores/000003.parquet", b"PAR1"),
         ("scores/000003.parquet", b""),
         ("config.toml", b'seed = 1\n[method]\nname = "a"\n[run]\nrounds = inf\n'),
-        ("config.toml", b'seed = 1
-[method]
-name = "a"
-[run]
-eval_every = "x"
-'),
+        ("config.toml", b'seed = 1\n[method]\nname = "a"\n[run]\neval_every = "x"\n'),
         ("environment.json", b"{"),
         ("environment.json", b"[" * 200_000),
         ("privacy.json", b"[]"),

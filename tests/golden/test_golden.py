@@ -22,7 +22,8 @@ import pytest
 from communis import Fleet, Plan, Run
 from communis.exchange.privacy.settings import PrivacyConfig
 from communis.exchange.wire import flatten
-from tests.fleets import METHODS, TOKENS, make, mixed_fleet
+from tests.contract.abilities import METHODS
+from tests.fleets import TOKENS, make, mixed_fleet
 from tests.unit.methods import tiny
 
 RELATIVE = 2e-4

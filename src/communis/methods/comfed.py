@@ -1,4 +1,5 @@
-"""CoMFed. Badi, Ben Issaid and Bennis, latent-space consensus, Algorithm 1.
+"""CoMFed. Badi, Ben Issaid and Bennis, latent-space consensus, Algorithm 1
+(no public address known).
 
 Names follow the paper: w the model, v the embedding, P the translator to the latent space of size
 d, u = P v, u* the target of a class, lam the weight of the regulariser.

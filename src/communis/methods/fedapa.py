@@ -1,4 +1,5 @@
-"""FedAPA. Adaptive prototype aggregation for Wi-Fi crowd counting, Section IV.
+"""FedAPA. Adaptive prototype aggregation for Wi-Fi crowd counting, Section IV
+(no public address known).
 
 The formulas did not survive in the text at hand: they are reconstructed from its words, the methods
 it builds on and its numbers of parameters and bytes. p are the prototypes of a client's classes, n

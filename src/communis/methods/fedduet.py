@@ -1,5 +1,5 @@
 """FedDUET. Anonymous, "Bridging modality gaps with decoupled uncertainty-enhanced training",
-under review; Algorithm 1 and Equations 3 to 7.
+under review, no public address; Algorithm 1 and Equations 3 to 7.
 
 Names follow the paper: h_f the fused representation (the model's embedding), z_m and s_m what the
 uncertainty head U_m says (`uncertainty.py`), sigma_f the fused uncertainty, G-Head the model's own

@@ -1,5 +1,6 @@
 """UMEDA, Lai et al.: Diff-GNO, Section 3.3 and Algorithm 1. Its model is `sglt` (models/sglt.py,
 with deviations of its own), its privacy [privacy] mode = "paper" (privacy/guard.py).
+The paper has no public address that we know of.
 
 Names follow the paper: theta_M the operator, U_g and W_g its leading directions, psi the score
 network, eta_s the server's step. All other parameters, theta_\\M, are averaged as in FedAvg.
@@ -52,6 +53,7 @@ from communis.methods.parts.diffusion.diffgno import (
     OperatorState,
     noted,
 )
+from communis.methods.parts.sharing import is_statistic
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,10 @@ class Umeda(Averaging, Method[Server, Private, Down, Up]):
         ops.check(up.operator, own, self.rank if self.upload == "latent" else 0)
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
-        server = replace(server, w=ops.towards(server.w, self.merge(server.w, ups), self.lr_server))
+        means = self.merge(server.w, ups)
+        w = ops.towards(server.w, means, self.lr_server)
+        statistics = means.pick([path for path in means if is_statistic(path)])
+        server = replace(server, w=w | statistics)  # no step of statistics, as in scaffold
         if self.consensus == "fedavg" or not server.theta:
             by = uniform if self.uniform else samples
             means = ups.mean(lambda up: State(up.operator), by=by)

@@ -1,6 +1,7 @@
 """Unimodal. Pooled data and one classifier per sensor: what does a temperature do for it?
 
-The experiment of FedDUET's Appendix F.1 ("Uncertainty as temperature" against cross-entropy).
+The experiment of FedDUET's Appendix F.1 ("Uncertainty as temperature" against cross-entropy;
+no public address).
 Branches share no parameter, so training all of them at once is training each by itself, and one run
 scores every sensor alone.
 Deviation: a step sees the windows of a batch that have the sensor, so steps differ in size.

@@ -16,10 +16,11 @@ import torch
 
 from communis import CommunisError, Plan, Run
 from communis.exchange.messages import Answer, Ask, Backend
+from tests.contract.abilities import SENDING
 from tests.faults.assault.case import Case
 from tests.faults.assault.outcome import REFUSED, SURVIVED, Outcome
 from tests.faults.test_messages import HOSTILE, mutated
-from tests.fleets import SENDING, TOKENS, make, mixed_fleet
+from tests.fleets import TOKENS, make, mixed_fleet
 
 LIMIT = 60.0
 TURN = 500  # messages of one method, then comes the next

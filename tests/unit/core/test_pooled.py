@@ -94,6 +94,7 @@ def written(path: Path) -> Path:
     return folders.write(path, "alpha", 0, history, rows={"scores": counts})
 
 
+@pytest.mark.slow
 def test_the_round_that_counts(tmp_path: Path) -> None:
     """Of the third round class 0 has no hit of 4 said and 2 there, 1 none, 2 as before; of every
     client's own best, the first client is right in all and the second as above."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 from typing import Any
 
 import pytest
@@ -9,10 +11,13 @@ import torch
 from torch import Tensor
 
 from communis import Plan, Replies, Run, State
+from communis.core.plugins import find
 from communis.core.reductions.median import GeometricMedian
 from communis.core.reductions.rules import RobustConfig
 from communis.core.replies import presence, samples, uniform
-from tests.fleets import FEDERATED, make, mixed_fleet
+from tests.contract.abilities import SENDING
+from tests.fleets import make, mixed_fleet
+from tests.pairwise import pairwise
 from tests.unit.small import card, random
 
 RULES = ("geometric_median", "median", "trimmed_mean", "krum", "multi_krum")
@@ -119,9 +124,16 @@ def test_a_rule_needs_single_messages_which_may_be_refused() -> None:
         )
 
 
-@pytest.mark.parametrize("name", [n for n in FEDERATED if n != "local"])
-@pytest.mark.parametrize("rule", RULES)
-def test_every_method_takes_every_rule(name: str, rule: Any) -> None:
+def ways(name: str) -> tuple[tuple[str, ...]]:
+    """How a method asks for what its clients sent: a rule acts there, and sees nothing else."""
+    kinds = [kind.__module__ for kind in find("methods", name).__mro__]
+    modules = [importlib.import_module(kind) for kind in kinds if ".methods." in kind]
+    source = "".join(inspect.getsource(module) for module in modules)
+    return (tuple(way for way in ("mean", "sum", "classwise", "each") if f"ups.{way}(" in source),)
+
+
+@pairwise({"name": SENDING, "rule": RULES}, {"name": ways})
+def test_every_way_to_aggregate_takes_every_rule(name: str, rule: Any) -> None:
     plan = Plan(rounds=1, workers=1, eval_every=0)
     robust = RobustConfig(rule=rule).make()
     with Run(mixed_fleet(), make(name, max_steps=1), plan, rule=robust) as run:

@@ -109,6 +109,7 @@ def test_numpy_global_state_is_untouched() -> None:
     assert np.array_equal(np.random.get_state()[1], before)  # noqa: NPY002
 
 
+@pytest.mark.slow
 def test_the_hash_seed_of_the_process_does_not_matter() -> None:
     """Strings hash differently in every process; numbers, data, roles and start values must not."""
     script = textwrap.dedent("""

@@ -345,6 +345,7 @@ def test_adopt_tar(kept: Kept, mode: str) -> None:
     assert content(kept.into.parent) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "w:xz"])
 def test_damage_inside_a_tar(kept: Kept, mode: str) -> None:
     noise = np.random.default_rng(0).bytes(2_000_000)  # so that the damage comes after the header

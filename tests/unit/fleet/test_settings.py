@@ -181,6 +181,7 @@ def test_models_on_tokens_have_settings_of_their_own() -> None:
     assert (again["gate"], again["tau"], again["relative"]) == ("hard", 0.05, True)
 
 
+@pytest.mark.slow
 def test_clients_of_all_types_train_one_model_on_tokens() -> None:
     """Coarse and dense ones, on every kind of window; a path has one shape in all of them."""
     changes = {"clients": 8, "windows": 20, "target": "all", "lidar_points": 16}
@@ -566,6 +567,7 @@ def test_padding_adds_no_point_to_a_cloud() -> None:
     assert len(points) == 11  # the empty one does not train
 
 
+@pytest.mark.slow
 def test_runs_that_differ_in_partition_do_not_share_a_fleet(tmp_path: Path) -> None:
     from communis.cli import jobs
 

@@ -13,7 +13,8 @@ from communis.core.plugins import find
 from communis.core.requirements import MIXED
 from communis.methods.fedavg import FedAvg
 from communis.models.zoo import Architecture
-from tests.fleets import METHODS, make, mixed_fleet
+from tests.contract.abilities import METHODS
+from tests.fleets import make, mixed_fleet
 from tests.unit.methods.tiny import Game, fleet, play, ran, same
 
 WIDE = Architecture(width=6, embedding=8, norm=True)

@@ -237,6 +237,7 @@ def test_scale_lock_keeps_classes_apart() -> None:
     assert torch.isfinite(game.states[2].P).all()
 
 
+@pytest.mark.slow
 def test_independent_translators_shrink_once_by_about_the_root_of_their_number() -> None:
     """Fourteen clients with frozen class means: what is nearly orthogonal has a short mean, to
     which everybody shrinks; scale_lock = 0 is the paper."""

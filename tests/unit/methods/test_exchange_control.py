@@ -18,7 +18,8 @@ from communis.results.finished import read
 from communis.results.report.graph import topology
 from communis.results.report.warnings import warnings
 from communis.run.backends.executor import MEMORY, StateStore
-from tests.fleets import METHODS, make, mixed_fleet
+from tests.contract.abilities import METHODS
+from tests.fleets import make, mixed_fleet
 from tests.unit.methods.tiny import fleet, mixed, play, same
 
 CONTROLLED = [name for name in METHODS if "exchange" in find("methods", name).__dataclass_fields__]
@@ -35,6 +36,7 @@ def test_who_has_it() -> None:
     assert CONTROLLED == ["comfed", "fedapa", "fedpcl", "fedproto"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONTROLLED)
 def test_nothing_is_sent(name: str) -> None:
     """No link carries a byte, whatever topology was asked for; yet clients train and are scored."""
@@ -48,6 +50,7 @@ def test_nothing_is_sent(name: str) -> None:
         assert run.folder.accounted()["tensors"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONTROLLED)
 def test_a_client_does_not_depend_on_the_data_of_others(name: str) -> None:
     """With exchange it does."""

@@ -447,6 +447,7 @@ def test_weights_find_the_groups() -> None:
     assert max(within(strong)) < 0.51
 
 
+@pytest.mark.slow
 def test_learning_in_two_groups() -> None:
     """A mean of opposed models serves nobody; prototypes do no harm, and adapting no less than
     averaging them."""

@@ -14,7 +14,6 @@ from communis import CommunisError, FedAvg, Fleet, Plan, Run
 from communis.exchange.wire import decode, encode
 from communis.methods.helora import HeLoRA, Up
 from communis.models.zoo import architecture
-from communis.run.backends.inprocess import one_thread
 from communis.run.backends.mock import Mock
 from tests.unit.methods.tiny import (
     SMALL,
@@ -61,8 +60,7 @@ def cut(values: Values, r: int) -> dict[str, Tensor]:
 
 @pytest.fixture(scope="module")
 def game() -> Game:
-    with one_thread():
-        return play(speeds(), HeLoRA(lr=LR, batch=2), rounds=2)
+    return play(speeds(), HeLoRA(lr=LR, batch=2), rounds=2)
 
 
 def test_two_rounds_by_hand(game: Game) -> None:

@@ -91,6 +91,7 @@ def test_few_clients_take_the_mean_and_say_so() -> None:
     assert literal().notes(found, -1)["umeda/fallback"] == 1
 
 
+@pytest.mark.slow
 def test_an_outlier_moves_the_mean_but_not_the_median_or_the_kernel() -> None:
     changes = [OTHER + 0.01 * i * ONE for i in range(-4, 5)] + [100 * OTHER]
     replies = Replies([(card(i), up(THETA + c)) for i, c in enumerate(changes)])
@@ -199,6 +200,7 @@ def test_top_r_average_leaves_the_rest_with_its_client() -> None:
     torch.testing.assert_close(client.model.by_path[0][PATH].data, down.operator[PATH] + rest)
 
 
+@pytest.mark.slow
 def test_psi_is_carried_on_whether_or_not_bases_are_turned() -> None:
     """Algorithm 1 keeps it, in whatever coordinates; score_keep = 0 does not."""
     for align in (True, False):
@@ -313,6 +315,7 @@ def moved_by_kappa(method: Umeda, **model: Any) -> float:
     return float((thetas[1] - thetas[0]).norm() / (thetas[0] - start).norm())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("consensus", ["spectral_mean", "kernel"])
 def test_kappa_makes_no_difference_behind_a_block_that_noise_does_not_choose(
     consensus: Any,
@@ -333,6 +336,7 @@ def test_kappa_chooses_a_block_that_follows_noised_updates() -> None:
     assert moved_by_kappa(replace(method, basis="momentum")) > 0.3
 
 
+@pytest.mark.slow
 def test_a_block_is_fixed_by_default_where_clients_noise_what_they_send() -> None:
     """And there is no warm-up, nor is the mean of what is outside of it added."""
     clear = ran(Umeda(batch=2, rank=2))

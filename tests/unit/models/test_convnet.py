@@ -3,7 +3,6 @@ kinds, and features that reach the embedding untouched."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +18,6 @@ from communis.models.convnet import ConvNet, LargeConvNet4, MiddleConvNet4, Tiny
 from communis.models.fusion import Fusion, Mean
 from communis.models.network import Network, initialise
 from communis.models.zoo import CONVNETS, PURPOSE, ZOO, Architecture, architecture
-from communis.run.backends.machine import one_thread
 from tests.unit.small import batch, random, same_bits
 
 CSI = {"csi": (1, 1000, 242)}
@@ -29,12 +27,6 @@ CHANNELS = {
     "middle_convnet4": [16, 32],
     "large_convnet4": [16, 32, 64, 128, 256],
 }
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 def built(kind: Architecture, outputs: int = 3, **shapes: tuple[int, ...]) -> Network:

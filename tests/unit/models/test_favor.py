@@ -3,21 +3,12 @@ kernel depends on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
 
 from communis.models import favor
-from communis.run.backends.inprocess import one_thread
 from tests.unit.small import random
-
-
-@pytest.fixture(autouse=True)
-def as_in_a_worker() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 def source(seed: int = 0) -> torch.Generator:

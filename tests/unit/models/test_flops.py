@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,15 +19,7 @@ from communis.core.streams import Streams
 from communis.models.flops import WINDOWS, Cost, Meter, forward_flops
 from communis.models.network import MLP, Network, initialise
 from communis.models.zoo import ZOO, Architecture
-from communis.run.backends.machine import one_thread
 from tests.unit.small import random
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
-
 
 OUTPUTS, WIDTH, EMBEDDING = 5, 16, 6
 SHAPES = {"a": (2, 24), "b": (3, 24)}

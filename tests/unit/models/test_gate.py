@@ -3,7 +3,6 @@ finite where those of an SVD are not."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,19 +18,12 @@ from communis.models.gate import (
     gated_ranks,
     twice_differentiable,
 )
-from communis.run.backends.inprocess import one_thread
 from tests.unit.small import random
 
 SIGMA = (1.3, 0.9, 0.5, 0.3, 0.11, 0.02)
 ROUNDING = 1e-12  # products of small matrices of order 1: thousands of times double precision's
 # step, for libraries and processors add up in different orders
 ABSOLUTE: dict[str, Any] = {"relative": False, "tau": 0.25, "beta": 0.1, "rank": 3}
-
-
-@pytest.fixture(autouse=True)
-def as_in_a_worker() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 def matrix(*sigma: float, rows: int = 9, columns: int = 0, seed: int = 0) -> Tensor:

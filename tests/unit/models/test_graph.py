@@ -3,7 +3,7 @@ models on tokens as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +17,6 @@ from communis.models.graph import GraphLayer, SoftmaxLayer, gathered, nearest
 from communis.models.network import initialise
 from communis.models.sglt import Sglt
 from communis.models.zoo import TOKENS, ZOO, Architecture, architecture
-from communis.run.backends.machine import one_thread
 from tests.unit.small import random
 
 D, HEADS = 8, 2
@@ -33,12 +32,6 @@ WINDOWS: dict[str, tuple[int, ...]] = {
 }
 KINDS = {"acc": "series", "csi": "csi", "depth": "image", "lidar": "points"}
 NAMES = [name for name, kind in ZOO.items() if kind.fusion in TOKENS]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 @pytest.fixture(params=LAYERS)

@@ -13,6 +13,7 @@ from communis.core.groups import groups
 from communis.models.encoders import Lite, Wide
 from communis.models.network import initialise
 from communis.models.zoo import ZOO
+from tests.pairwise import pairwise
 from tests.unit.small import random
 
 PAMAP2 = {"acc": 9, "gyro": 9, "hr": 1, "mag": 9}
@@ -51,9 +52,13 @@ def plain(encoder: Lite, x: Tensor) -> Tensor:
     return F.adaptive_avg_pool1d(x, encoder.steps).flatten(1)
 
 
-@pytest.mark.parametrize("made", [Lite, Wide])
-@pytest.mark.parametrize("channels", [1, 9])
-@pytest.mark.parametrize(("size", "steps"), [(1, 1), (3, 7), (1, 25), (4, 128)])
+@pairwise(
+    {
+        "made": [Lite, Wide],
+        "channels": [1, 9],
+        "size, steps": [(1, 1), (3, 7), (1, 25), (4, 128)],
+    }
+)
 def test_they_are_two_plain_strided_convolutions(
     made: type[Lite], channels: int, size: int, steps: int
 ) -> None:

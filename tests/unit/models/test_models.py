@@ -3,7 +3,7 @@ alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from communis.models.fusion import Attention, Blocks
 from communis.models.network import MLP, Network, initialise
 from communis.models.sglt import Sglt
 from communis.models.zoo import RECURRENT, TOKENS, ZOO, Architecture, architecture
-from communis.run.backends.inprocess import one_thread
+from tests.pairwise import pairwise
 from tests.unit.small import TINY, batch, network, random, same_bits, shapes
 
 SETS: tuple[dict[str, int], ...] = ({"a": 3}, {"a": 3, "b": 2}, {"c": 1, "b": 2, "a": 3})
@@ -54,11 +54,9 @@ NAMED = {
 }
 
 
-@pytest.fixture(autouse=True)
-def as_in_a_worker() -> Iterator[None]:
-    """One thread: quicker for models this small, and what runs use."""
-    with one_thread():
-        yield
+def layers(name: str) -> tuple[str, str]:
+    """What decides which shapes a named model takes; architectures differ in widths besides."""
+    return NAMED[name].encoder, NAMED[name].fusion
 
 
 def inputs(kind: Architecture, channels: Mapping[str, int], size: int = 6, seed: int = 0) -> Batch:
@@ -89,8 +87,7 @@ def gradients(model: Model, source: Batch) -> dict[str, Tensor]:
     return {k: p.grad.clone() for k, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("channels", SETS, ids=["".join(s) for s in SETS])
-@pytest.mark.parametrize("name", NAMED)
+@pairwise({"name": list(NAMED), "channels": SETS}, {"name": layers})
 def test_every_architecture_maps_every_modality_set(name: str, channels: dict[str, int]) -> None:
     kind = NAMED[name]
     model = network(kind, channels, outputs=5)
@@ -155,8 +152,13 @@ def test_cnn2d_takes_planes_and_stacks_of_planes() -> None:
     assert network(ZOO["cnn2d"], {"depth": 3})(batch({"depth": 3}, 2, (7, 5))).fused.shape[0] == 2
 
 
-@pytest.mark.parametrize("name", [n for n in NAMED if n not in ("cnn2d", "tpn", "tpn_mini")])
-@pytest.mark.parametrize("steps", [4, 5, 7, 16, 33])
+@pairwise(
+    {
+        "name": [name for name in NAMED if name not in ("cnn2d", "tpn", "tpn_mini")],
+        "steps": [4, 5, 7, 16, 33],
+    },
+    {"name": layers},
+)
 def test_windows_may_have_any_length(name: str, steps: int) -> None:
     output = network(NAMED[name], TWO)(batch(TWO, 3, (steps,)))
     assert output.prediction.shape == (3, 3)
@@ -490,9 +492,13 @@ def conv_pool(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return out
 
 
-@pytest.mark.parametrize("kernel", [1, 3, 5, 7])
-@pytest.mark.parametrize("channels", [1, 3, 15, 16, 20])
-@pytest.mark.parametrize(("size", "steps"), [(1, 8), (1, 9), (4, 13), (3, 2), (2, 4)])
+@pairwise(
+    {
+        "kernel": [1, 3, 5, 7],
+        "channels": [1, 3, 15, 16, 20],
+        "size, steps": [(1, 8), (1, 9), (4, 13), (3, 2), (2, 4)],
+    }
+)
 def test_convpool_is_relu_of_pool_of_convolution(
     kernel: int, channels: int, size: int, steps: int
 ) -> None:
@@ -687,9 +693,13 @@ def tpn(made: type[TPN], channels: int, width: int, dropout: float = 0.1) -> TPN
     return encoder
 
 
-@pytest.mark.parametrize(("made", "width"), [(TPN, 48), (TPNMini, 32), (TPN, 5), (TPNMini, 1)])
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize(("size", "beyond"), [(1, 0), (5, 0), (1, 9), (5, 30)])
+@pairwise(
+    {
+        "made, width": [(TPN, 48), (TPNMini, 32), (TPN, 5), (TPNMini, 1)],
+        "channels": [1, 3],
+        "size, beyond": [(1, 0), (5, 0), (1, 9), (5, 30)],
+    }
+)
 def test_tpn_is_three_plain_convolutions(
     made: type[TPN], width: int, channels: int, size: int, beyond: int
 ) -> None:

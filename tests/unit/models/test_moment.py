@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -27,7 +26,6 @@ from communis.models.encoders import positions
 from communis.models.fusion import Blocks
 from communis.models.moment import Moment, Shape, load
 from communis.models.network import Network, initialise
-from communis.run.backends.inprocess import one_thread
 from tests.unit.small import batch, random
 
 PLAIN = Shape(d_model=16, d_kv=4, d_ff=24, num_layers=2, num_heads=3)
@@ -36,10 +34,8 @@ PUBLISHED = Shape(512, 64, 1024, 8, 6, "gated-gelu")  # what AutonLab/MOMENT-1-s
 
 
 @pytest.fixture
-def extra() -> Iterator[None]:
+def extra() -> None:
     pytest.importorskip("peft", reason="the extra `moment` is not installed")
-    with one_thread():
-        yield
 
 
 needs_extra = pytest.mark.usefixtures("extra")
@@ -129,6 +125,7 @@ def padded(folder: Path, x: Tensor) -> Tensor:
     return states.view(*x.shape[:2], 64, -1).mean(1)[:, whole].mean(1)
 
 
+@pytest.mark.slow
 @needs_extra
 @pytest.mark.parametrize("shape", [PLAIN, GATED], ids=["plain", "gated"])
 @pytest.mark.parametrize("steps", [8, 45, 256, 512])

@@ -3,7 +3,6 @@ of tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,18 +14,11 @@ from communis.models import favor
 from communis.models.gate import Gate, gated_ranks, twice_differentiable
 from communis.models.network import initialise
 from communis.models.sglt import Operator, Sglt, SgltLayer, TokenFusion
-from communis.run.backends.inprocess import one_thread
 from tests.unit.small import random, same_bits
 
 WIDTH, HEADS, FEATURES = 12, 3, 10
 SMALL: dict[str, Any] = {"heads": HEADS, "features": FEATURES, "operator_rank": 2}
 LAT: dict[str, Any] = {**SMALL, "gate": "none", "operator": "none"}
-
-
-@pytest.fixture(autouse=True)
-def as_in_a_worker() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 def layer(number: int = 0, **settings: Any) -> SgltLayer:

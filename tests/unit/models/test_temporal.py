@@ -3,7 +3,7 @@ windows of other lengths, kinds and numbers join in."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pytest
 import torch
@@ -18,19 +18,11 @@ from communis.models.flops import Meter, forward_flops
 from communis.models.network import Network, initialise
 from communis.models.temporal import ChannelGRU, Coins, Grid, Strided, Temporal, TimeGRU, normed
 from communis.models.zoo import ZOO, Architecture
-from communis.run.backends.inprocess import one_thread
 from tests.unit.small import batch, random, same_bits, windows
 
 NAMES = ("cnn_gru", "cnn_gru_lite", "cnn_gru_lite96")
 IMU = {"acc": (3, 200), "gyro": (3, 200)}
 Shapes = Mapping[str, tuple[int, ...]]
-
-
-@pytest.fixture(autouse=True)
-def as_in_a_worker() -> Iterator[None]:
-    """One thread: quicker for models this small, and what runs use."""
-    with one_thread():
-        yield
 
 
 def count(module: nn.Module) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,16 +23,9 @@ from communis.fleet.settings import FleetConfig
 from communis.models.network import initialise
 from communis.models.tiny import SHAPE, Masked, Tiny, load, patched, pretrain
 from communis.models.zoo import ZOO, architecture
-from communis.run.backends.inprocess import one_thread
 from tests.unit.small import random, same_bits, windows
 
 ROWS = 40  # windows, every fourth of them held out
-
-
-@pytest.fixture(autouse=True)
-def as_in_a_worker() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 def waves(**changes: Any) -> Windows:
@@ -49,8 +41,7 @@ def waves(**changes: Any) -> Windows:
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("weights") / "tiny.safetensors"
-    with one_thread():
-        path.write_bytes(pretrain(waves(), Streams(0), 2, 4).packed(data="waves"))
+    path.write_bytes(pretrain(waves(), Streams(0), 2, 4).packed(data="waves"))
     return path
 
 

@@ -3,7 +3,6 @@ their number."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from communis.fleet.availability.detail import coarse_shape, coarsen
 from communis.models.network import initialise
 from communis.models.tokens import Csi, Image, Points, Series, Tokens, centres, fourier, tokenizer
 from communis.models.zoo import TOKENS, ZOO, architecture
-from communis.run.backends.machine import one_thread
 from tests.unit.small import random
 
 SHAPES: dict[str, tuple[int, ...]] = {
@@ -27,12 +25,6 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "image": (1, 32, 32),
 }
 WIDTH = 8
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 def made(kind: str, shape: tuple[int, ...], modality: str = "m", **changes: Any) -> Tokens:

@@ -346,6 +346,7 @@ def real(path: Path, method: Any, privacy: PrivacyConfig, rounds: int = 3) -> Ve
     return judged(path)
 
 
+@pytest.mark.slow
 def test_real_runs(tmp_path: Path) -> None:
     """A budget for two of three rounds: nobody gets past it."""
     asked = PrivacyConfig(mode="local", epsilon=4.0, participations=2)

@@ -102,6 +102,7 @@ def test_message_attacks_leave_the_liars_own_learning_alone() -> None:
     assert mine[mine["client"].isin([1, 2, 4])].reset_index(drop=True).equals(theirs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["gaussian", "sign_flip", "shift", "label_flip", "stuck_sensor", "axis_flip", "replay"]
 )
@@ -186,6 +187,7 @@ def test_the_rule_of_a_run_stands_in_for_a_methods_own() -> None:
     assert ruled.history[0].attack_distance != own
 
 
+@pytest.mark.slow
 def test_who_is_not_heard_has_trained_all_the_same() -> None:
     """A lost message costs the aggregate, not the client's own learning."""
     plain, deaf = ran(Local(batch=8)), ran(Local(batch=8), topology=Star(loss=0.99))

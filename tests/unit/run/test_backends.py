@@ -66,6 +66,7 @@ def test_after_a_given_up_round_the_backend_still_works() -> None:
     assert all(answer.scores for answer in answers)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGKILL")
 def test_workers_end_when_their_parent_is_killed() -> None:
     code = (

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -21,7 +21,6 @@ from communis.data.recordings.windows import TEST, TRAIN, VAL
 from communis.fleet.availability.dropout import Dropout
 from communis.fleet.clients import FleetClients
 from communis.fleet.fleet import Fleet
-from communis.run.backends.machine import one_thread
 from communis.run.config import Config, about, cells, presets
 from tests.unit.data.sources import (
     made_dsads,
@@ -182,13 +181,6 @@ EXPERIMENTS = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """So little work is done sooner by one."""
-    with one_thread():
-        yield
-
-
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The folder with the files of an experiment, written once."""
@@ -225,6 +217,7 @@ def first_round(config: Config, fleet: Fleet) -> tuple[Sequence[Card], Mapping[s
     return run.cards, record.scores
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", presets())
 def test_every_entry_of_every_cell_is_the_configuration_of_a_run(name: str) -> None:
     for cell, config in loaded(name).items():
@@ -318,6 +311,7 @@ def test_rounds_participation_and_splits_of_the_paper() -> None:
             assert (data.stride, config.fleet.normalise) == (0, "client")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_fleet_and_a_round_on_official_files(name: str, written: Callable[[str], Path]) -> None:
     expected = EXPERIMENTS[name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -22,7 +22,6 @@ from communis.data.recordings.windows import TEST, TRAIN
 from communis.exchange.topology import TopologyConfig
 from communis.fleet.clients import FleetClients
 from communis.fleet.fleet import Fleet
-from communis.run.backends.machine import one_thread
 from communis.run.config import Config, cells, presets
 from tests.unit.conftest import Write
 from tests.unit.data.sources import made_deepsense, made_usc_had
@@ -105,12 +104,6 @@ del TRIED["comfed/usc_had_full"]  # too large
 del TRIED["comfed/usc_had_graphs"], TRIED["comfed/usc_had_latent"]  # below, in every cell
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
-
-
 def made(name: str, written: Written, cohort: int = 2) -> Mapping[str, Config]:
     """The cells of a preset on few files: one round of few clients."""
     expected = EXPERIMENTS[name]
@@ -173,6 +166,7 @@ def test_windows_and_sensors_of_the_paper(name: str) -> None:
         assert config.target == (() if name in GRIDS else (0.4, 0.5, 0.58, 0.8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "cell"), TRIED.items())
 def test_everything_that_is_compared_runs(name: str, cell: str, written: Written) -> None:
     config, expected = made(name, written)[cell], EXPERIMENTS[name]
@@ -235,6 +229,7 @@ def test_attackers_of_a_smaller_number_are_among_those_of_a_larger() -> None:
             assert set(fewer.attackers) < set(more.attackers)
 
 
+@pytest.mark.slow
 def test_attackers_move_the_mean_further_than_the_median(written: Written) -> None:
     config, moved = made("comfed/usc_had_attacks", written, cohort=8)["4"], {}
     fleet = config.make_fleet()
@@ -270,6 +265,7 @@ def test_graphs_are_connected_whatever_the_seed() -> None:
         assert np.unique(degrees["random"]).size > 1
 
 
+@pytest.mark.slow
 def test_a_complete_graph_has_the_targets_of_a_server(written: Written) -> None:
     found = made("comfed/usc_had_graphs", written, cohort=4)
     fleet = found["complete"].make_fleet()
@@ -288,6 +284,7 @@ def test_a_complete_graph_has_the_targets_of_a_server(written: Written) -> None:
     assert min(apart.values()) > 0
 
 
+@pytest.mark.slow
 def test_with_few_labels_there_are_fewer_windows(written: Written) -> None:
     """Of a trial of 4 s only the first; and one in five of a long one."""
     found = made("comfed/usc_had_knowledge", written)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -19,7 +19,6 @@ from communis.core.errors import CommunisError
 from communis.data.recordings.windows import TEST, TRAIN
 from communis.fleet.clients import FleetClients
 from communis.fleet.fleet import Fleet
-from communis.run.backends.machine import one_thread
 from communis.run.config import Config, cells, presets
 from tests.unit.conftest import Write
 from tests.unit.data.sources import made_dsads, made_usc_had, made_wical, made_wifi_csi
@@ -149,12 +148,6 @@ EXPERIMENTS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
-
-
 def made(name: str, written: Written, *more: str) -> Config:
     """A preset on little data: one round of few clients."""
     expected = EXPERIMENTS[name]
@@ -233,6 +226,7 @@ def test_windows_of_own_recordings_are_the_papers() -> None:
     assert (source.nulls, source.most) == ("table", 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_fleets_are_what_comments_say(name: str, fleets: Fleets) -> None:
     fleet, expected = fleets(name), EXPERIMENTS[name]
@@ -272,6 +266,7 @@ def test_labels_are_skewed(name: str, fleets: Fleets) -> None:
     assert len({frozenset(c for k, c in pairs if k == client) for client in classes}) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_what_is_compared_runs(name: str, written: Written, fleets: Fleets) -> None:
     """All of it on mixed models; elsewhere FedAPA, as only the data differ."""

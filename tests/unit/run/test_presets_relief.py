@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -17,7 +17,6 @@ from communis import RoundRecord, Run
 from communis.data.recordings.windows import TEST, TRAIN
 from communis.fleet import device
 from communis.fleet.fleet import Fleet
-from communis.run.backends.machine import one_thread
 from communis.run.config import Config, cells, presets
 from tests.unit.conftest import Write
 from tests.unit.data.sources import made_dsads, made_mhealth, made_pamap2, made_stress_predict
@@ -117,12 +116,6 @@ EXPERIMENTS = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
-
-
 def made(name: str, written: Written, *changes: str) -> tuple[Config, Fleet]:
     """A preset on few files: one round, one epoch of at most two steps."""
     expected = EXPERIMENTS[name]
@@ -217,6 +210,7 @@ def test_sizes_keep_the_proportion_of_the_paper() -> None:
         assert {role.suite: role.count for role in config.fleet.roles} == fleet_of(n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_fleet_and_a_round_on_official_files(name: str, written: Written) -> None:
     config, fleet = made(name, written)
@@ -237,6 +231,7 @@ def test_fleet_and_a_round_on_official_files(name: str, written: Written) -> Non
         assert record.virtual_joules > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["relief/dsads", "relief/dsads_lora"])
 def test_everything_that_is_compared_runs(name: str, written: Written) -> None:
     """For two rounds: RELIEF begins to choose in the second."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ import pytest
 from communis import Run
 from communis.core.settings import table_of
 from communis.methods.umeda import Umeda
-from communis.run.backends.machine import one_thread
 from communis.run.config import Config, cells, presets
 from tests.unit.data.sources import made_mmfi, made_reli11d, made_utd_mhad
 from tests.unit.run.test_presets import loaded, settings
@@ -38,12 +37,6 @@ SWEEPS: Mapping[str, Sequence[str]] = {  # what levels may set, against the pres
     "umeda/table1": [],
 }
 SMALL = ("run.rounds=1", "run.workers=1", "run.eval_clients=1", "method.max_steps=1")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 def everything(config: Config) -> dict[str, Any]:
@@ -132,6 +125,7 @@ def test_the_paper_to_the_letter(name: str) -> None:
         assert {key: found[key] for key in letter} == letter
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("entry", "warmup"), [("literal", 0), ("single_sample", 3)])
 def test_one_sample_is_drawn_and_taken(entry: str, warmup: int) -> None:
     """In every round after the warm-up, wherever it lies."""
@@ -190,6 +184,7 @@ REAL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_owners_files_run(name: str, tmp_path: Path) -> None:
     write, expected, changes = REAL[name]

@@ -154,6 +154,7 @@ def frames_of(recordings: list[Recording], part: int) -> list[set[bytes]]:
     return [{frame.tobytes() for frame in values} for values in mine]
 
 
+@pytest.mark.slow
 def test_real_parts_of_the_owner_leak_and_ours_do_not(real: Callable[[str], Path]) -> None:
     folder = real("deepsense6g_scenario17")
     official = read(folder, future=1, copies=True)
@@ -179,6 +180,7 @@ def test_real_series_that_look_far_ahead(real: Callable[[str], Path]) -> None:
     assert Counter(r.session for r in found) == {1: 4176, 2: 1189, 3: 638}
 
 
+@pytest.mark.slow
 def test_real_sequences(real: Callable[[str], Path]) -> None:
     found = read(real("deepsense6g_scenario17"), future=0, copies=True)
     assert Counter(r.session for r in found) == {1: 144, 2: 41, 3: 22}

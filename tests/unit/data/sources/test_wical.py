@@ -96,6 +96,7 @@ def test_windows_of_a_signal_hold_whole_rows() -> None:
     Wical(window=3.0, stride=2.0)
 
 
+@pytest.mark.slow
 def test_real(real: Callable[[str], Path]) -> None:
     found = list(Wical(folder=str(real("wical")), layout="features").open().recordings)
     assert len(found) == 51

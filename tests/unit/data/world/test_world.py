@@ -82,6 +82,7 @@ def test_a_trial_is_in_one_part_only(trial: int, target: Any) -> None:
         assert (data.trial[data.owner == 0] == turn).sum() >= 9  # of every action
 
 
+@pytest.mark.slow
 def test_the_rate_of_a_sensor_does_not_change_what_it_measures() -> None:
     slow, fast = (
         load(sensors=("acc", "gyro"), noise=0.0, windows=45, clients=1, imu_rate=rate)

@@ -32,7 +32,8 @@ from communis.methods.local import Local
 from communis.methods.scaffold import Scaffold
 from communis.results.finished import read
 from communis.results.verdict import verdict
-from tests.fleets import SENDING, SMALL, make, mixed_fleet
+from tests.contract.abilities import SENDING
+from tests.fleets import SMALL, make, mixed_fleet
 
 LOCAL = PrivacyConfig(mode="local", noise=1.0)
 CENTRAL = PrivacyConfig(mode="central", noise=1.0)
@@ -54,6 +55,7 @@ def account(run: Run) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SENDING)
 def test_locally_every_fraction_of_every_message_is_noised(
     name: str, monkeypatch: pytest.MonkeyPatch

@@ -13,7 +13,8 @@ from communis.exchange.privacy.central import blind
 from communis.exchange.privacy.guard import Block, Guard
 from communis.exchange.privacy.settings import PrivacyConfig
 from communis.exchange.wire import check, flatten, payload_types, unflatten
-from tests.fleets import SENDING, make, mixed_fleet
+from tests.contract.abilities import SENDING
+from tests.fleets import make, mixed_fleet
 from tests.unit.methods.tiny import THREE, Game, fleet, play, same
 
 LOCAL = PrivacyConfig(mode="local", noise=1.0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,18 +17,10 @@ from communis import Batch, Client, CommunisError, Model, Output, Recipe, Run, S
 from communis.core.tasks import Classification, Localisation
 from communis.methods.parts.optim import clip_gradients
 from communis.methods.parts.training import in_turn
-from communis.run.backends.inprocess import one_thread
 from tests.fleets import make, mixed_fleet
 from tests.unit.small import TINY_NORM, client, random, same_bits, windows
 
 MIXED_SPLIT = (0,) * 10 + (1, 1, 2, 2)
-
-
-@pytest.fixture(autouse=True)
-def as_in_a_worker() -> Iterator[None]:
-    """One thread: quicker for models this small, and what runs use."""
-    with one_thread():
-        yield
 
 
 def explicit(

@@ -64,6 +64,7 @@ def test_local_privacy_without_clipping_is_refuted(monkeypatch: pytest.MonkeyPat
     assert audit(config({"mode": "local", "epsilon": 1.0}), FEW).refuted
 
 
+@pytest.mark.slow
 def test_echoes_of_all_rounds_add_up() -> None:
     """Four rounds of mu = 1.5 are one of mu = 3; more is proved than one could give."""
     private = config({"mode": "local", "noise": 1 / 1.5}, run={"rounds": 4, "workers": 1})
@@ -74,6 +75,7 @@ def test_echoes_of_all_rounds_add_up() -> None:
     assert found.bound.gaussian > gaussian.epsilon_of(1.5, 1e-5)
 
 
+@pytest.mark.slow
 def test_central_privacy_survives() -> None:
     private = config({"mode": "central", "epsilon": 1.0}, run={"rounds": 2, "participation": 0.7})
     found = audit(private, FEW)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -27,16 +27,9 @@ from communis.results.probe.inversion import (
     invert,
 )
 from communis.results.probe.regimes import KAPPA, Regime, regimes
-from communis.run.backends.machine import one_thread
 from tests.unit.small import TINY, batch, network
 
 STREAMS = Streams(0)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 SMALL = replace(scenes.TINY, sglt=replace(scenes.TINY.sglt, gate="none"))
@@ -52,6 +45,7 @@ def length(gradient: dict[str, Tensor]) -> float:
     return math.sqrt(sum(float(t.square().sum()) for t in gradient.values()))
 
 
+@pytest.mark.slow
 def test_a_window_is_seen_unless_everything_is_noised() -> None:
     scene = small()
     chosen = [r for r in regimes(scene.model, 2.0) if r.name in ("raw", "paper", "local")]
@@ -114,6 +108,7 @@ def test_an_unknown_target_that_cannot_be_inferred_is_asked_for() -> None:
             candidates(model, scenes.Classification(2), without, noised)
 
 
+@pytest.mark.slow
 def test_where_the_last_bias_is_noised_every_label_is_tried() -> None:
     """Noise that turns the signs of the last bias must not mislead the attacker: the best match of
     all labels has the true one, and with it the window."""

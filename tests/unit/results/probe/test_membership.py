@@ -101,6 +101,7 @@ def finished(folder: Path, **method: object) -> Config:
     return config
 
 
+@pytest.mark.slow
 def test_a_run_that_learned_by_heart_is_found_out_and_left_alone(tmp_path: Path) -> None:
     finished(tmp_path / "run")
     before = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in tmp_path.rglob("*") if p.is_file()}
@@ -117,6 +118,7 @@ def test_a_run_that_learned_by_heart_is_found_out_and_left_alone(tmp_path: Path)
     assert after == before
 
 
+@pytest.mark.slow
 def test_private_models_are_attacked_with_their_private_part(tmp_path: Path) -> None:
     """With FedPer heads stay with clients: common parts alone would know nothing of labels."""
     finished(tmp_path / "run", name="fedper")

@@ -199,6 +199,7 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return grid_of(tmp_path_factory.mktemp("grid"))
 
 
+@pytest.mark.slow
 def test_the_report_of_a_grid(grid: Path, tmp_path: Path) -> None:
     path = write(collect([grid]), tmp_path / "report.html", "macro_f1", "a grid", "client")
     text = path.read_text("utf-8")

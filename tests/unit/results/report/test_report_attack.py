@@ -221,6 +221,7 @@ def test_many_sets_of_attackers_are_one_warning(tmp_path: Path) -> None:
     assert said == ["1 to 2 clients attack (sign_flip), by seed and cell: scores are of the others"]
 
 
+@pytest.mark.slow
 def test_real_runs_with_and_without_attackers(tmp_path: Path) -> None:
     owner = np.repeat(np.arange(CLIENTS), 8).tolist()
     data = small.windows(split=[0, 0, 0, 0, 0, 1, 2, 2] * CLIENTS, owner=owner)

@@ -73,6 +73,7 @@ def test_pages_of_runs_without_any_of_it(tmp_path: Path) -> None:
     assert not any(f"<h2>{title}</h2>" in named for title in TITLES)
 
 
+@pytest.mark.slow
 def test_a_grid_has_the_average_first_and_details_in_every_cell(tmp_path: Path) -> None:
     for level in ("near", "far"):
         names = ("fedavg", "relief")

@@ -95,6 +95,7 @@ def test_empty_without_such_a_space(tmp_path: Path) -> None:
     assert latent.section(collect([path]), SHADES) == ""
 
 
+@pytest.mark.slow
 def test_a_real_run_beside_one_without(tmp_path: Path) -> None:
     owner = np.repeat(np.arange(3), 8).tolist()
     data = small.windows(split=[0, 0, 0, 0, 0, 1, 2, 2] * 3, owner=owner)

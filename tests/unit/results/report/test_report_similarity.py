@@ -251,6 +251,7 @@ def test_every_cell_has_its_own(tmp_path: Path) -> None:
     assert [widths(part)[0]["0 - 1"] for part in each] == [4.5, 1.5]
 
 
+@pytest.mark.slow
 def test_a_real_run(tmp_path: Path) -> None:
     owner = np.repeat(np.arange(4), 8).tolist()
     data = small.windows(split=[0, 0, 0, 0, 0, 1, 2, 2] * 4, owner=owner)

@@ -1,0 +1,63 @@
+"""What a method can do, as the method itself says. The contract suite names no method: it asks
+here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any
+
+from communis import CommunisError
+from communis.core.contract import Method
+from communis.core.plugins import find, names
+from communis.exchange.wire import payload_types
+from communis.methods.parts.sharing import Sharing
+
+
+@dataclass(frozen=True)
+class Abilities:
+    pools_data: bool  # clients hand over raw windows, and one pooled client trains
+    sends: bool  # clients send something
+    partial: bool  # a client may send some of the paths that it could send
+    settles: bool  # clients work after the exchange
+    prepares: bool  # clients work before they predict, beyond what all sharing methods do
+    shares: bool  # clients share a model, or parts of one
+    averages: bool  # the statistics of BatchNorm may be averaged with it
+
+
+@cache
+def abilities(name: str) -> Abilities:
+    kind = find("methods", name)
+    up = payload_types(kind)[3]
+    shares = issubclass(kind, Sharing)
+    return Abilities(
+        pools_data=kind.pools_data,
+        sends=not kind.pools_data and up is not type(None),
+        partial=kind.partial,
+        settles=kind.settle is not Method.settle,
+        prepares=kind.prepare not in (Method.prepare, Sharing.prepare),
+        shares=shares,
+        averages=shares and _takes(kind, buffers="average"),
+    )
+
+
+def offered(name: str, **settings: Any) -> dict[str, Any]:
+    """Those of the settings that the method has."""
+    known = [field.name for field in fields(find("methods", name))]
+    return {key: value for key, value in settings.items() if key in known}
+
+
+def _takes(kind: Any, **settings: Any) -> bool:
+    try:
+        kind(**settings)
+    except CommunisError:
+        return False
+    return True
+
+
+METHODS = names("methods")
+FEDERATED = [name for name in METHODS if not abilities(name).pools_data]
+SENDING = [name for name in METHODS if abilities(name).sends]
+SETTLING = [name for name in METHODS if abilities(name).settles]
+SHARING = [name for name in METHODS if abilities(name).shares]
+AVERAGING = [name for name in METHODS if abilities(name).averages]
