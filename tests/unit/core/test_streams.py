@@ -115,6 +115,7 @@ def test_the_hash_seed_of_the_process_does_not_matter() -> None:
     script = textwrap.dedent("""
         import hashlib, torch
         from communis import Fleet, FedAvg, Streams
+        from communis.fleet.clients import FleetClients
         from communis.fleet.availability.roles import Role, cast
         from communis.data.sources.synthetic import Synthetic
 
@@ -127,7 +128,7 @@ def test_the_hash_seed_of_the_process_does_not_matter() -> None:
             found.update(data.inputs[m].tobytes() + data.present[m].tobytes())
         roles = [Role(("m1", "m0"), 1), Role(("m0",), 3)]
         suites = [role.suite for role in cast(roles, 4, data.modalities, streams)]
-        fleet = Fleet.of(data, seed=7, suites=suites).bind(FedAvg())
+        fleet = FleetClients(Fleet.of(data, seed=7, suites=suites), FedAvg())
         found.update(str([(c.id, c.modalities, list(c.params)) for c in fleet.cards]).encode())
         for path, tensor in fleet.params.items():
             found.update(path.encode() + tensor.numpy().tobytes())
