@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from communis.results.compare import collect
+from communis.results.finished import Finished
 from communis.results.report import page
 from communis.run import tables
-from tests.unit import folders
+from tests.unit import folders, relief_like
 
 ROUNDS, CLIENTS, CLASSES = 12, 4, 9
 
@@ -58,3 +59,21 @@ def test_tables_of_rounds_that_are_not_asked_for_are_not_opened(tmp_path: Path) 
     (run,) = collect([long_run(tmp_path / "a")])
     (tmp_path / "a" / "scores" / "000002.parquet").write_bytes(b"damaged")
     assert set(run.last_scores["round"]) == {ROUNDS}
+
+
+def test_no_section_of_a_report_reads_a_whole_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relief_like.write(tmp_path, ("relief",), seeds=1, rounds=3)
+    conditions = []
+    rows = Finished.rows
+
+    def noted(self: Finished, room: str, *about: Any, **more: Any) -> Any:
+        if room == "log":
+            conditions.append((*about, more.get("where"))[0])
+        return rows(self, room, *about, **more)
+
+    monkeypatch.setattr(Finished, "rows", noted)
+    page.render(collect([tmp_path]), "accuracy", "a title")
+    assert len(conditions) >= 3
+    assert not [where for where in conditions if where is None]

@@ -42,6 +42,7 @@ FLEET: Table = {
     "clients": tuple[Table, ...],
     "topology": Table,
     "availability": str,
+    "evaluation": dict[str, int],
 }
 CLIENT: Table = {
     "id": int,

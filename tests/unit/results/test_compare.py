@@ -379,6 +379,15 @@ def test_runs_that_were_not_evaluated_yet_are_left_out(home: Path) -> None:
         rows(only, "accuracy")
 
 
+def test_a_sample_of_the_clients_is_called_one(tmp_path: Path) -> None:
+    history = {"test.accuracy": [{0: 0.5, 1: 0.5}]}
+    for seed, count in enumerate((2, 5)):
+        fleet = {"evaluation": {"clients": count, "of": 5}}
+        folders.write(tmp_path / f"{seed}", "alpha", seed, history, fleet=fleet)
+    assert ", a sample of 2 of 5 clients, " in scope(collect([tmp_path / "0"]))
+    assert ", 2 clients, " in scope(collect([tmp_path / "1"]))
+
+
 def test_a_file_can_name_the_metric(tmp_path: Path) -> None:
     history = {"test.accuracy": [{0: 0.5}], "test.macro_f1": [{0: 0.4}]}
     folders.write(tmp_path / "a", "alpha", 0, history)

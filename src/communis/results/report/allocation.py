@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import or_
 
 import numpy as np
 import pandas as pd
+import pyarrow.compute as pc
 from markupsafe import Markup
 
 from communis.core.groups import modality_of_group
@@ -27,6 +30,7 @@ from communis.results.report.svg import Curve, band, colour, curves
 from communis.results.report.wording import sized
 
 COLUMNS = 12  # of a map, at most; more rounds share a column
+PREFIXES = ("trained/", "budget/", "divergence/", "spread/")  # of names in the log
 ABOUT = (
     "The share of the clients of a round that trained a group of parameters, of those that own its "
     "sensor (or, for what serves all sensors, of all); means over rounds and seeds."
@@ -44,7 +48,7 @@ def section(runs: Sequence[Finished]) -> Markup:
     maps, shades = dict[str, Markup](), dict[str, str]()
     everything, drawn = [], []
     for name, group in grouped(runs).items():
-        logs = [run.log for run in group]
+        logs = [_log(run) for run in group]
         found = trained(group, logs)
         if len(found) and found["share"].min() < 1:
             shares = shaded(over_rounds(found), "group \\ rounds", (0, 1), ".0%")
@@ -61,6 +65,12 @@ def section(runs: Sequence[Finished]) -> Markup:
         parts += [heading("How far clients differ"), note(APART), legend(shades)]
         parts.append(charts(*drawn))
     return stacked(*parts)
+
+
+def _log(run: Finished) -> pd.DataFrame:
+    """What this section shows of the log."""
+    first, *others = (pc.starts_with(pc.field("name"), prefix) for prefix in PREFIXES)
+    return pd.DataFrame(run.rows("log", reduce(or_, others, first)))
 
 
 def trained(group: Sequence[Finished], logs: Sequence[pd.DataFrame]) -> pd.DataFrame:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
+import pyarrow.compute as pc
 from markupsafe import Markup
 
 from communis.core.markup import EMPTY, element, stacked
@@ -68,6 +69,6 @@ def section(runs: Sequence[Finished], shades: Mapping[str, str]) -> Markup:
 
 def noted(run: Finished) -> pd.DataFrame:
     """Rounds x names: the mean over honest clients."""
-    log = run.log
-    mine = log[log["name"].isin([*CHARTS]) & ~log["client"].isin(attackers(run))]
+    log = run.rows("log", pc.field("name").isin([*CHARTS]))
+    mine = log[~log["client"].isin(attackers(run))]
     return mine.pivot_table(index="round", columns="name", values="value")

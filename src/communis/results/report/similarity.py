@@ -11,6 +11,7 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
+import pyarrow.compute as pc
 from markupsafe import Markup
 
 from communis.core.arrays import Array
@@ -161,11 +162,13 @@ def rank(kind: str) -> tuple[int, str]:
 
 
 def learning(run: Finished) -> Learning:
-    log = run.log
-    mine = log[(log["client"] == SERVER) & np.isfinite(log["value"])]
+    names = pc.field("name").isin(["alike", "moved"])
+    names |= pc.match_substring_regex(pc.field("name"), PAIR)
+    log = run.rows("log", (pc.field("client") == SERVER) & names)
+    mine = log[np.isfinite(log["value"])]
     mean = mine[mine["name"] == "alike"].set_index("round")["value"]
-    names = pd.DataFrame({"name": mine["name"].unique()})  # far fewer than lines
-    parsed = names.join(names["name"].str.extract(PAIR)).dropna()
+    known = pd.DataFrame({"name": mine["name"].unique()})  # far fewer than lines
+    parsed = known.join(known["name"].str.extract(PAIR)).dropna()
     pairs = parsed.merge(mine[["name", "round", "value"]], on="name")
     moved = mine[mine["name"] == "moved"]["value"]
     last = float(moved.iloc[-1]) if len(moved) else math.nan

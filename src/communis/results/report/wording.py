@@ -59,7 +59,7 @@ def scope(runs: Sequence[Finished]) -> str:
     about = [
         f"Data {', '.join(dict.fromkeys(str(run.config['data']['name']) for run in runs))}",
         *filter(None, where),
-        f"{_clients(runs, clients)}{' scored in a round' if some else ''}",
+        _sample(runs) or f"{_clients(runs, clients)}{' scored in a round' if some else ''}",
         f"{span([int(run.config['run']['rounds']) for run in runs])} rounds",
         f"{len(seeds)} seed{_s(seeds)} ({', '.join(map(str, seeds))})",
     ]
@@ -70,6 +70,17 @@ def scope(runs: Sequence[Finished]) -> str:
     if n := sum(not run.evaluated for run in runs):
         text += f" {n} of {len(runs)} runs {'has' if n == 1 else 'have'} not been evaluated yet."
     return text
+
+
+def _sample(runs: Sequence[Finished]) -> str:
+    """How many clients were drawn to be scored; empty where all of them are, or somebody asked for
+    a number of them."""
+    asked = any(run.config["run"].get("eval_clients", 0) for run in runs)
+    found = [run.fleet.get("evaluation") or {} for run in runs]
+    if asked or not all(one.get("clients", 0) < one.get("of", 0) for one in found):
+        return ""
+    drawn, everybody = (span([one[key] for one in found]) for key in ("clients", "of"))
+    return f"a sample of {drawn} of {everybody} clients"
 
 
 def _clients(runs: Sequence[Finished], scored: Sequence[int]) -> str:
