@@ -17,7 +17,7 @@ TOKENS = Architecture(
     "tokens", fusion="sglt", embedding=8, sglt=Sglt(heads=2, layers=1, operator_rank=3)
 )
 METHODS = names("methods")
-FEDERATED = [name for name in METHODS if not find("methods", name).pools_data]
+FEDERATED = [name for name in METHODS if not find("methods", name)().needs.raw_data]
 SENDING = [name for name in FEDERATED if name != "local"]
 
 

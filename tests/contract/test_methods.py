@@ -98,7 +98,7 @@ def test_a_failed_round_leaves_the_last_one(name: str, tmp_path: Path) -> None:
 def test_payloads_round_trip_and_bytes_add_up(name: str) -> None:
     """Serialised bytes = ledger = arrays; what arrives is what was sent."""
     fleet, method = mixed_fleet(), make(name)
-    fleet = fleet.pool() if method.pools_data else fleet
+    fleet = fleet.pool() if method.needs.raw_data else fleet
     bound = fleet.bind(method)
     server = method.start_server(bound)
     _, state_type, down_type, up_type = payload_types(type(method))
@@ -126,7 +126,7 @@ def test_ledger_is_what_was_sent(name: str) -> None:
         record = next(iter(run))
     links = run.links()
     assert int(links["payload"].sum()) == record.bytes_up + record.bytes_down
-    if method.pools_data:
+    if method.needs.raw_data:
         return  # raw windows, tested with the method
     asked = sum(len(ask.down) for ask in mock.asks if ask.kind != "evaluate")
     assert record.bytes_up + record.bytes_down + record.bytes_framing == asked + sum(sizes)
@@ -135,7 +135,7 @@ def test_ledger_is_what_was_sent(name: str) -> None:
 def test_adopt_fills_every_tensor(name: str) -> None:
     """The model is scratch: nothing of the client before it may remain after `adopt`."""
     fleet, method = mixed_fleet(), make(name)
-    fleet = fleet.pool() if method.pools_data else fleet
+    fleet = fleet.pool() if method.needs.raw_data else fleet
     bound = fleet.bind(method)
     client = bound.client(bound.trainers[0], 1, fresh=True)
     down, state = method.down(method.start_server(bound), client.card), method.start_client(client)
@@ -232,7 +232,7 @@ def test_sums_suffice_or_each_is_declared(name: str) -> None:
     fleet, method = mixed_fleet(), make(name)
     if name == "umeda":  # which has single messages to look at on a model with an operator only
         fleet = mixed_fleet(models=(TOKENS,))
-    fleet = fleet.pool() if method.pools_data else fleet
+    fleet = fleet.pool() if method.needs.raw_data else fleet
     bound = fleet.bind(method)
     server = method.start_server(bound)
     ups = []

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
 
 import numpy as np
 from torch import Tensor, nn
@@ -174,7 +174,7 @@ class Client:
     log: dict[str, float] = field(default_factory=dict)  # diagnostics; on no wire
     timed: str = ""  # how the device clock reckons what it computes; empty: nobody asks
     memory: dict[str, Tensor] = field(default_factory=dict)  # of its optimiser, if it is carried on
-    public: Public | None = None  # for methods with `uses_public`
+    public: Public | None = None  # for methods that need `public_windows`
 
     def generator(self, name: str) -> np.random.Generator:
         """This client's random stream of that name in this round."""
@@ -214,15 +214,28 @@ def modality_of(path: Path) -> Modality:
     return rest.partition(".")[0] if first in ("encoders", "unimodal") else ""
 
 
+@dataclass(frozen=True)
+class Needs:
+    """What a method needs of the fleet and of the exchange, with its settings as they are."""
+
+    raw_data: bool = False  # clients hand over their windows, and one pooled client trains
+    public_windows: bool = False  # everybody has the training windows of one client
+    all_branches: bool = False  # clients have branches for all of the fleet's sensors, owned or not
+    same_model: bool = False  # clients share with clients of the same model only
+    exchange: bool = True  # False: nobody hears anybody; a client's aggregator hears it alone
+    # Which models of clients go together: of the same shapes; any with embeddings of one size; any.
+    models: Literal["alike", "one_embedding", "any"] = "alike"
+
+
 class Method(Generic[S, C, D, U]):
     """A federated method: hyper-parameters in a frozen dataclass, no state."""
 
-    pools_data: ClassVar[bool] = False  # True: clients hand over raw data, one pooled client trains
     partial: ClassVar[bool] = False  # True: an Up may hold some of the paths of `sends` only
-    uses_public: ClassVar[bool] = False  # True: everybody has the training windows of one client
-    whole: bool = False  # clients have branches for all of the fleet's sensors, owned or not
-    by_model: bool = False  # what clients share, they share with clients of the same model only
-    exchange: bool = True  # False: nobody hears anybody; a client's aggregator hears it alone
+
+    @property
+    def needs(self) -> Needs:
+        """What the run has to provide. It may depend on the method's settings."""
+        return Needs()
 
     def equip(self, model: Model, task: Task) -> None:
         """Adds the modules that the method needs to a model, personal ones under `private`; they

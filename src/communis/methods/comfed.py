@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from communis.core import requirements
-from communis.core.contract import Batch, Card, Client, FleetView, Method, Output
+from communis.core.contract import Batch, Card, Client, FleetView, Method, Needs, Output
 from communis.core.reductions.median import GeometricMedian
 from communis.core.replies import Replies
 from communis.core.state import State
@@ -80,6 +80,10 @@ class CoMFed(Recipe, Method[Server, Private, Down, Up]):
     def __post_init__(self) -> None:
         super().__post_init__()
         requirements.at_least(self, d=1, lam=0, n_proj=0, lr_P=0, scale_lock=0, stale=0, warmup=0)
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(exchange=self.exchange, models="any")
 
     def start_server(self, fleet: FleetView) -> Server:
         requirements.classes(fleet, "comfed", "a latent statistic belongs to a class")

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis.core import requirements
-from communis.core.contract import Batch, Card, Client, FleetView, Method, Output
+from communis.core.contract import Batch, Card, Client, FleetView, Method, Needs, Output
 from communis.core.replies import Replies
 from communis.core.state import State
 from communis.methods.parts import prototypes
@@ -78,6 +78,10 @@ class FedAPA(Recipe, Method[Library, Private, Down, Up]):
         super().__post_init__()
         requirements.at_least(self, tau=1e-6, lam_min=0, lam_max=self.lam_min, min_count=1)
         requirements.at_least(self, warmup=0, stale=0)
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(exchange=self.exchange, models="one_embedding")
 
     def start_server(self, fleet: FleetView) -> Library:
         requirements.classes(fleet, "fedapa", "a prototype belongs to a class")

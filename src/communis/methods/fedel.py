@@ -32,7 +32,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from communis.core.contract import Card, Client, FleetView, Method, modality_of
+from communis.core.contract import Card, Client, FleetView, Method, Needs, modality_of
 from communis.core.errors import CommunisError
 from communis.core.groups import groups
 from communis.core.replies import Replies
@@ -75,6 +75,10 @@ class FedEL(Averaging, Method[Server, Private, Down, Up]):
             raise CommunisError(f"fedel needs beta in [0, 1], got {self.beta}")
         if self.whole and self.ema != "none":
             raise CommunisError("ema goes by who has a branch, but with whole = true everybody has")
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(all_branches=self.whole)
 
     def start_server(self, fleet: FleetView) -> Server:
         paces = {card.id: fleet.pace(card) for card in fleet.cards if card.samples}

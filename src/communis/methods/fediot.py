@@ -33,6 +33,7 @@ from communis.core.contract import (
     FleetView,
     Method,
     Model,
+    Needs,
     Output,
     Task,
     modality_of,
@@ -50,7 +51,6 @@ class FedIoT(Sharing, Method[Server, State, Down, Up]):
     """Autoencoders learn from everybody's windows without labels, a classifier on their codes from
     the windows of one client that are public."""
 
-    uses_public: ClassVar[bool] = True
     partial: ClassVar[bool] = True  # only the owner of the public windows sends a classifier
     cross: bool = True  # every modality is also reconstructed from the codes of the others
     alpha: float = 100.0  # weight of a window on clients with several modalities; 1: like any other
@@ -62,6 +62,10 @@ class FedIoT(Sharing, Method[Server, State, Down, Up]):
         requirements.at_least(self, hidden=1, classifier_epochs=1)
         if self.alpha <= 0:
             raise CommunisError(f"fediot needs alpha > 0, got {self.alpha}")
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(public_windows=True)
 
     def equip(self, model: Model, task: Task) -> None:
         if self.cross:

@@ -15,7 +15,7 @@ Deviation: what a client says of a window that none of its sensors saw counts li
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis.core import requirements
-from communis.core.contract import Card, Client, FleetView, Method, Samples
+from communis.core.contract import Card, Client, FleetView, Method, Needs, Samples
 from communis.core.errors import CommunisError
 from communis.core.replies import Replies, uniform
 from communis.core.samples import TensorSamples
@@ -53,7 +53,6 @@ class FedMD(Recipe, Method[Server, State, Down, Up]):
     """Clients share what they predict of public windows and learn the mean of it: any mix of
     models."""
 
-    uses_public: ClassVar[bool] = True
     public_batch: int = 64  # public windows per round; if there are fewer, they come round again
     digest: Literal["mae", "mse", "kl"] = "mae"  # distance to the consensus, of logits or classes
     temperature: float = 1.0  # with digest = "kl"
@@ -65,6 +64,10 @@ class FedMD(Recipe, Method[Server, State, Down, Up]):
         requirements.at_least(self, public_batch=1, digest_epochs=0, pretrain=0)
         if self.temperature <= 0:
             raise CommunisError(f"fedmd needs temperature > 0, got {self.temperature}")
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(public_windows=True, models="any")
 
     def start_server(self, fleet: FleetView) -> Server:
         if self.digest == "kl":

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis.core import requirements
-from communis.core.contract import Batch, Card, Client, FleetView, Method, Output
+from communis.core.contract import Batch, Card, Client, FleetView, Method, Needs, Output
 from communis.core.replies import Replies
 from communis.core.state import State
 from communis.methods.fedapa import Down, Private, Up
@@ -45,6 +45,10 @@ class FedPCL(Recipe, Method[Library, Private, Down, Up]):
     def __post_init__(self) -> None:
         super().__post_init__()
         requirements.at_least(self, tau=1e-6)
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(exchange=self.exchange, models="one_embedding")
 
     def start_server(self, fleet: FleetView) -> Library:
         requirements.classes(fleet, "fedpcl", "a prototype belongs to a class")

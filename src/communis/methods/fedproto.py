@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from communis.core import requirements
-from communis.core.contract import Batch, Card, Client, FleetView, Method, Output
+from communis.core.contract import Batch, Card, Client, FleetView, Method, Needs, Output
 from communis.core.errors import CommunisError
 from communis.core.replies import Replies
 from communis.core.state import State
@@ -70,6 +70,10 @@ class FedProto(Recipe, Method[Server, Private, Down, Up]):
         super().__post_init__()
         if self.lam < 0:
             raise CommunisError(f"fedproto needs lam >= 0, got {self.lam}")
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(exchange=self.exchange, models="one_embedding")
 
     def start_server(self, fleet: FleetView) -> Server:
         requirements.classes(fleet, "fedproto", "a prototype belongs to a class")

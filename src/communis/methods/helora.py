@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from communis.core.contract import Card, Client, FleetView, Method
+from communis.core.contract import Card, Client, FleetView, Method, Needs
 from communis.core.errors import CommunisError
 from communis.core.replies import Replies, samples, uniform
 from communis.core.state import State
@@ -65,6 +65,10 @@ class HeLoRA(Averaging, Method[Server, State, Down, Up]):
             raise CommunisError(f"helora needs least >= 1, got {self.least}")
         if self.ema != "none":
             raise CommunisError("helora knows no ema of LoRA slices: set ema = 'none'")
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(all_branches=self.whole)
 
     def sends(self, card: Card) -> list[str]:
         return [path for path in self.travels(card) if rank_axis(path) < 0]

@@ -74,14 +74,14 @@ class Run:
         run leaves nothing behind. config: text for the folder's config.toml. rule: what stands in
         for means, see robust/. privacy: see privacy/."""
         self.plan, self.method, self.topology = plan or Plan(), method, topology or Star()
-        if not method.exchange:
+        if not method.needs.exchange:
             self.topology = Apart()
             if privacy is not None and privacy.mode != "none":
                 raise CommunisError(
                     "exchange = false: nothing leaves a client, so privacy would only noise what "
                     'it keeps for itself; set [privacy] mode = "none"'
                 )
-        fleet = fleet.pool() if method.pools_data else fleet
+        fleet = fleet.pool() if method.needs.raw_data else fleet
         self._fleet, self._streams = fleet.bind(method), fleet.streams
         self._server_type, *_ = wire.payload_types(type(method))
         self.cards, self._clock = self._fleet.cards, self._fleet.clock
@@ -97,7 +97,7 @@ class Run:
         if backend is not None and self._privacy.guard is not None:
             raise CommunisError("privacy: a backend of one's own has no guard on its clients")
         self._aggregation = Aggregation(method, self._privacy, self._liars, rule)
-        if method.pools_data:
+        if method.needs.raw_data:
             self.topology = self._aggregation.pooled(self.topology)
         aggregators = self.topology.aggregators(len(self.cards))
         self.servers = {a: method.start_server(self._privacy.view) for a in aggregators}
@@ -210,7 +210,7 @@ class Run:
         topology = self.topology.at(round)
         ledger = Ledger(topology, awake, cohort)
         heard = {a: topology.hears(a, cohort) for a in awake}
-        if self.method.pools_data:
+        if self.method.needs.raw_data:
             raw = self._fleet.fleet.training_bytes() if round == 1 else {}
             ledger.pool(cohort[0], raw)
         since, diary = self._since.copy(), RoundLog(self.method, self.cards)
@@ -244,7 +244,7 @@ class Run:
         lying = [i for i in self._liars if self._fleet.fleet.attack.attacks(i, round)]
         moved = self._aggregation.moved(self.servers, servers, heard, received, lying, round)
         paid = self._privacy.spend(cohort, round)
-        if self.method.exchange and self._privacy.see(inbox.sent.values()):
+        if self.method.needs.exchange and self._privacy.see(inbox.sent.values()):
             self.folder.account(self._privacy.account())
         record = RoundRecord(
             round=round,
@@ -352,7 +352,7 @@ class Run:
         messages = self._downs(clients, servers, "evaluate")
         asks = [Ask("evaluate", i, round, int(since[i]), messages[i].data) for i in clients]
         answers = list(self.backend.perform(asks))
-        if self.plan.eval_whole and not self.method.pools_data:
+        if self.plan.eval_whole and not self.method.needs.raw_data:
             messages = self._downs(clients, servers, "whole")
             answers += self.backend.perform(
                 [Ask("whole", i, round, -1, messages[i].data) for i in clients]

@@ -244,8 +244,10 @@ class Protection:
         fleet = self._fleet.fleet
         borrowed = fleet.borrowed
         found = {
-            "raw windows are handed over to the server": self._method.pools_data,
-            "the training windows of one client are given to everybody": self._method.uses_public,
+            "raw windows are handed over to the server": self._method.needs.raw_data,
+            "the training windows of one client are given to everybody": (
+                self._method.needs.public_windows
+            ),
             "which parts a client sends may depend on its data": self._method.partial,
             "windows are normalised by the whole fleet's statistics, shared in clear": (
                 fleet.normalise == "fleet"
@@ -262,7 +264,7 @@ class Protection:
 
     def _refuse(self) -> None:
         """What central privacy cannot go together with."""
-        if self.settings.mode == "none" or not self._method.pools_data:
+        if self.settings.mode == "none" or not self._method.needs.raw_data:
             reasons = {
                 "cohort draws a fixed number of clients, but central privacy is reckoned for coins "
                 "tossed for each: use run.participation": self._setting.by_number,

@@ -67,7 +67,7 @@ def audit(
             "change of the model, which is the noised mean in FedAvg: set method.name=fedavg"
         )
     *_, up = wire.payload_types(type(method))
-    if up in (None, type(None)) or method.pools_data or config.run.rounds < 1:
+    if up in (None, type(None)) or method.needs.raw_data or config.run.rounds < 1:
         raise CommunisError(
             f"method.name = {config.method_name}, run.rounds = {config.run.rounds}: canaries speak "
             "in the messages of clients, and there would be none: choose another method, or rounds"

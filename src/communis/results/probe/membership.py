@@ -167,11 +167,11 @@ def _losses(
         rule=config.robust.make(),
         privacy=config.privacy,
     ) as run:
-        bound = (fleet.pool() if method.pools_data else fleet).bind(method)
+        bound = (fleet.pool() if method.needs.raw_data else fleet).bind(method)
         worker = _LossTeller(bound, StateStore(run.folder.clients))
         start = method.start_server(bound)
         trainees = {i for record in run.history for i in record.cohort}
-        attacked = [i for i in range(len(fleet)) if i in trainees or method.pools_data]
+        attacked = [i for i in range(len(fleet)) if i in trainees or method.needs.raw_data]
         found: dict[bool, list[Scored]] = {True: [], False: []}
         for done, i in enumerate(attacked, start=1):
             server = run.servers[run.topology.aggregator_of(i)]
