@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from communis import FedAvg, Plan, Run
-from communis.core.contract import Method
 from communis.core.plugins import find
 from communis.exchange.messages import Answer, Ask
 from communis.exchange.privacy.settings import PrivacyConfig
@@ -40,12 +39,10 @@ def breaking(name: str, step: str) -> AnyMethod:
             state, up = super().local(client, state, down)
             return (spoiled(client, state) if step == "local" else state), up
 
-        def settle(self, client: Any, state: Any, down: Any) -> Any:
-            state = super().settle(client, state, down)
-            return spoiled(client, state) if step == "settle" else state
+        def after_exchange(self, client: Any, state: Any, down: Any) -> Any:
+            state = super().after_exchange(client, state, down)
+            return spoiled(client, state) if step == "after_exchange" else state
 
-    if known.settle is Method.settle:
-        del Breaking.settle
     made: AnyMethod = Breaking(batch=8)
     return made
 
@@ -108,7 +105,7 @@ def test_under_a_guard_a_broken_state_changes_nothing_that_others_see() -> None:
 @pytest.mark.parametrize("name", ["comfed", "fedmd"])
 def test_nor_is_one_that_settling_broke_kept(name: str) -> None:
     """The client goes on from the state that its training left."""
-    with Run(mixed_fleet(), breaking(name, "settle"), PLAN) as run:
+    with Run(mixed_fleet(), breaking(name, "after_exchange"), PLAN) as run:
         records = list(run)
     assert [[client for client, _ in record.refused] for record in records] == [[], [WHO], []]
     assert records[1].refused[0][1].startswith("private state: ")

@@ -6,8 +6,6 @@ A round, in the order in which these types meet:
     Method.adopt(client, state, down)     -> state      on the client: fills the model
     Method.local(client, state, down)     -> state, Up  on the client: trains
     Method.aggregate(server, Replies[Up]) -> server     server side, or on every node of a graph
-    Method.back(server, card)             -> Down       server side, if there is work afterwards
-    Method.settle(client, state, down)    -> state      on the client: that work
     Method.prepare(client, state)         -> state      on the client, after adopt, if it is scored
     Method.predict(client, state, batch)  -> Tensor     on the client, after that
 
@@ -271,15 +269,6 @@ class Method(Generic[S, C, D, U]):
     def vet(self, card: Card, up: U) -> None:
         """Raises CommunisError if a well-formed Up cannot be true; its client is then refused."""
 
-    def back(self, server: S, card: Card) -> D:
-        """What clients get after the exchange, for `settle`. What they keep of it need not be in
-        the next `down`."""
-        return self.down(server, card)
-
-    def settle(self, client: Client, state: C, down: D) -> C:
-        """Work after the exchange, with the new downlink. Overriding it is what makes it happen."""
-        raise NotImplementedError
-
     def subspace(self, down: D) -> Mapping[Path, Tensor]:
         """What privacy may spare: for tensors of an Up, by path, an orthonormal basis (rows, r) of
         the directions that matter, known from what everybody received."""
@@ -312,3 +301,17 @@ class Method(Generic[S, C, D, U]):
         """What is worth writing down of an aggregator's state after a round; node: the client whose
         it is in a graph, -1 for a server."""
         return {}
+
+
+class AfterExchange(Method[S, C, D, U]):
+    """A method whose clients work once more in a round, with what the exchange brought: it derives
+    from `AfterExchange[Server, Private, Down, Up]` in place of `Method[...]`."""
+
+    def down_after(self, server: S, card: Card) -> D:
+        """What clients get after the exchange. What they keep of it need not be in the next
+        `down`."""
+        return self.down(server, card)
+
+    def after_exchange(self, client: Client, state: C, down: D) -> C:
+        """On the client, after `adopt`: the work itself."""
+        raise NotImplementedError

@@ -217,7 +217,8 @@ def payload_types(method: type[Method[Any, Any, Any, Any]]) -> tuple[Any, Any, A
     """The types (Server, client state, Down, Up) that a method class declares in `Method[...]`."""
     for base in method.__mro__:
         for generic in getattr(base, "__orig_bases__", ()):
-            if get_origin(generic) is Method:
+            origin = get_origin(generic)
+            if isinstance(origin, type) and issubclass(origin, Method):
                 server, state, down, up = get_args(generic)
                 return server, state, down, up
     raise TypeError(f"{method.__name__} must derive from Method[Server, ClientState, Down, Up]")

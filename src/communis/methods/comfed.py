@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from communis.core import requirements
-from communis.core.contract import Batch, Card, Client, FleetView, Method, Needs, Output
+from communis.core.contract import AfterExchange, Batch, Card, Client, FleetView, Needs, Output
 from communis.core.reductions.median import GeometricMedian
 from communis.core.replies import Replies
 from communis.core.state import State
@@ -59,7 +59,7 @@ Down = Up  # bits for every pull; nothing before training: clients have kept it
 
 
 @dataclass(frozen=True)
-class CoMFed(Recipe, Method[Server, Private, Down, Up]):
+class CoMFed(Recipe, AfterExchange[Server, Private, Down, Up]):
     """Clients pull the class means of their embeddings, translated into a small common space,
     towards a consensus: any mix of models and sensors, star or graph."""
 
@@ -103,7 +103,7 @@ class CoMFed(Recipe, Method[Server, Private, Down, Up]):
     def down(self, server: Server, card: Card) -> Down:
         return Down(*latent.pack(server.u[:0], server.age[:0] < 0))
 
-    def back(self, server: Server, card: Card) -> Down:
+    def down_after(self, server: Server, card: Card) -> Down:
         others = server.who != card.id
         return Down(*latent.pack(server.u[others], server.age[others] <= self.stale))
 
@@ -146,7 +146,7 @@ class CoMFed(Recipe, Method[Server, Private, Down, Up]):
     def measures(self, server: Server) -> dict[str, Tensor]:
         return latent.told(server.u, server.age, server.who)
 
-    def settle(self, client: Client, state: Private, down: Down) -> Private:
+    def after_exchange(self, client: Client, state: Private, down: Down) -> Private:
         u, known = latent.unpack(down.u, down.has, client.task.classes)
         client.log.update(latent.course(state.v @ state.P.T, state.has, u, known))
 

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis.core import requirements
-from communis.core.contract import Card, Client, FleetView, Method, Needs, Samples
+from communis.core.contract import AfterExchange, Card, Client, FleetView, Needs, Samples
 from communis.core.errors import CommunisError
 from communis.core.replies import Replies, uniform
 from communis.core.samples import TensorSamples
@@ -49,7 +49,7 @@ class Up:
 
 
 @dataclass(frozen=True)
-class FedMD(Recipe, Method[Server, State, Down, Up]):
+class FedMD(Recipe, AfterExchange[Server, State, Down, Up]):
     """Clients share what they predict of public windows and learn the mean of it: any mix of
     models."""
 
@@ -101,13 +101,13 @@ class FedMD(Recipe, Method[Server, State, Down, Up]):
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         return Server(ups.mean(lambda up: up.logits, by=uniform))
 
-    def back(self, server: Server, card: Card) -> Down:
+    def down_after(self, server: Server, card: Card) -> Down:
         return Down(server.consensus)  # distribute
 
     def measures(self, server: Server) -> dict[str, Tensor]:
         return {"consensus": server.consensus}
 
-    def settle(self, client: Client, state: State, down: Down) -> State:
+    def after_exchange(self, client: Client, state: State, down: Down) -> State:
         if not self.digest_epochs:
             return state
         kept = {k.removeprefix(APART): t for k, t in client.memory.items() if k.startswith(APART)}

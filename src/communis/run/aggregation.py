@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from communis.core.contract import Card
+from communis.core.contract import AfterExchange, Card
 from communis.core.errors import CommunisError
 from communis.core.replies import Rule
 from communis.exchange import wire
@@ -38,7 +38,9 @@ class Aggregation:
         """The downlink of every client from the state of its aggregator, before training or after
         the exchange; one that consists of the same tensors is encoded once."""
         known: dict[tuple[Any, ...], tuple[wire.Message, dict[str, Tensor]]] = {}
-        messages, down = {}, self.method.back if after else self.method.down
+        messages, down = {}, self.method.down
+        if after and isinstance(self.method, AfterExchange):
+            down = self.method.down_after
         for i, server in of.items():
             flat = wire.flatten(down(server, cards[i]))
             key = tuple((name, wire.identity(t)) for name, t in flat.items())

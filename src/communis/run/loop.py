@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 
 from communis.core.arrays import Array
-from communis.core.contract import SERVER, Method
+from communis.core.contract import SERVER, AfterExchange
 from communis.core.errors import CommunisError
 from communis.core.replies import Rule
 from communis.core.scratch import Scratch
@@ -226,9 +226,9 @@ class Run:
         seconds_aggregation = time.perf_counter() - begun
         if dropped:  # then the round did not happen for the clients either
             refused, since = [*refused, *dropped], self._since.copy()
-        elif type(self.method).settle is not Method.settle:
+        elif isinstance(self.method, AfterExchange):
             there = [i for i in cohort if since[i] == round or i in received]
-            for answer in self._ask("settle", there, round, since, servers, ledger):
+            for answer in self._ask("after", there, round, since, servers, ledger):
                 diary.hear(answer)
                 refused += answer.failures
                 if answer.keeps_state:
@@ -286,7 +286,7 @@ class Run:
 
     def _ask(
         self,
-        kind: Literal["train", "settle"],
+        kind: Literal["train", "after"],
         clients: Sequence[int],
         round: int,
         since: Array,
@@ -307,7 +307,7 @@ class Run:
         known = self._privacy.cards
         cards = {i: self._fleet.whole(i) if kind == "whole" else known[i] for i in clients}
         of = {i: servers[self.topology.aggregator_of(i)] for i in clients}
-        return self._aggregation.downs(of, cards, after=kind == "settle")
+        return self._aggregation.downs(of, cards, after=kind == "after")
 
     def _diverged_after(
         self, cohort: Sequence[int], refused: Sequence[tuple[int, str]]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from communis.core import disk
-from communis.core.contract import Batch, Client, Samples, Score, Task
+from communis.core.contract import AfterExchange, Batch, Client, Samples, Score, Task
 from communis.core.pooled import is_count
 from communis.exchange.messages import PRIVATE_STATE, Answer, Ask, Scored
 from communis.exchange.privacy.guard import Guard
@@ -116,8 +116,9 @@ class Executor:
             with torch.no_grad(), client.streams.torch("evaluation", ask.round, ask.client):
                 return Answer(ask.client, scores=list(self._scores(client, state)))
         up = None
-        if ask.kind == "settle":
-            state = self.method.settle(client, state, down)
+        if ask.kind == "after":
+            assert isinstance(self.method, AfterExchange)
+            state = self.method.after_exchange(client, state, down)
         else:
             state, up = self.method.local(client, state, down)
         private = self._private(client, state)
