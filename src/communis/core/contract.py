@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, cast
 
 import numpy as np
 from torch import Tensor, nn
@@ -212,6 +212,19 @@ def modality_of(path: Path) -> Modality:
     return rest.partition(".")[0] if first in ("encoders", "unimodal") else ""
 
 
+class UpMessage:
+    """An `Up` derives from it if a well-formed message may still be one that no honest client
+    sends."""
+
+    def check(self, card: Card, method: Any) -> None:
+        """Raises CommunisError if the message cannot be true; its client is then refused."""
+
+    def repaired(self) -> Self:
+        """What privacy has noised, brought back to what `check` takes for true, by looking at
+        nothing but the message. A true message keeps its bits."""
+        return self
+
+
 @dataclass(frozen=True)
 class Needs:
     """What a method needs of the fleet and of the exchange, with its settings as they are."""
@@ -266,18 +279,10 @@ class Method(Generic[S, C, D, U]):
         fewer."""
         return [path for path in card.params if not path.startswith("private.")]
 
-    def vet(self, card: Card, up: U) -> None:
-        """Raises CommunisError if a well-formed Up cannot be true; its client is then refused."""
-
     def subspace(self, down: D) -> Mapping[Path, Tensor]:
         """What privacy may spare: for tensors of an Up, by path, an orthonormal basis (rows, r) of
         the directions that matter, known from what everybody received."""
         return {}
-
-    def tidied(self, up: U) -> U:
-        """An Up that privacy has noised, brought back to what `vet` takes for true, by looking at
-        nothing but the Up."""
-        return up
 
     def prepare(self, client: Client, state: C) -> C:
         """Work before predictions are asked for, such as fine-tuning; nothing of it is kept."""

@@ -23,7 +23,16 @@ import torch
 from torch import Tensor
 
 from communis.core import requirements
-from communis.core.contract import AfterExchange, Batch, Card, Client, FleetView, Needs, Output
+from communis.core.contract import (
+    AfterExchange,
+    Batch,
+    Card,
+    Client,
+    FleetView,
+    Needs,
+    Output,
+    UpMessage,
+)
 from communis.core.reductions.median import GeometricMedian
 from communis.core.replies import Replies
 from communis.core.state import State
@@ -50,12 +59,18 @@ class Private:
 
 
 @dataclass(frozen=True)
-class Up:
+class Up(UpMessage):
     u: Tensor  # (n, d) of the n classes in `has`
     has: Tensor  # (classes / 8,) bits
 
+    def check(self, card: Card, method: CoMFed) -> None:
+        latent.check(self.u, self.has, card.sizes["classes"], method.d)
 
-Down = Up  # bits for every pull; nothing before training: clients have kept it
+
+@dataclass(frozen=True)
+class Down:
+    u: Tensor  # (n, d) of the n classes in `has`; none before training: clients have kept them
+    has: Tensor  # (pulls * classes / 8,) bits
 
 
 @dataclass(frozen=True)
@@ -127,9 +142,6 @@ class CoMFed(Recipe, AfterExchange[Server, Private, Down, Up]):
         v, has = latent.statistics(client, self.batch, self.statistics == "batch")
         u = v @ state.P.T  # Equation 5
         return replace(state, w=State.all(client.model), v=v, has=has), Up(*latent.pack(u, has))
-
-    def vet(self, card: Card, up: Up) -> None:
-        latent.check(up.u, up.has, card.sizes["classes"], self.d)
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         def rows(up: Up) -> tuple[Tensor, Tensor]:

@@ -36,14 +36,27 @@ from communis.core.contract import (
     Needs,
     Output,
     Task,
+    UpMessage,
     modality_of,
 )
 from communis.core.errors import CommunisError
 from communis.core.replies import Replies, presence
 from communis.core.state import State
-from communis.methods.fedavg import Down, Server, Up
+from communis.methods import fedavg
+from communis.methods.fedavg import Down, Server
 from communis.methods.parts.sharing import Sharing, sound
 from communis.models.network import MLP
+
+
+@dataclass(frozen=True)
+class Up(fedavg.Up, UpMessage):
+    """All autoencoders, and of the owner of the public windows the classifier."""
+
+    def check(self, card: Card, method: FedIoT) -> None:
+        autoencoders, classifier = _parts(card)
+        found = sum(path in self.w for path in classifier)
+        if not self.w.keys() >= set(autoencoders) or found not in (0, len(classifier)):
+            raise CommunisError("w must hold all autoencoders, and a whole classifier or none")
 
 
 @dataclass(frozen=True)
@@ -105,12 +118,6 @@ class FedIoT(Sharing, Method[Server, State, Down, Up]):
         )
         told = self.statistics(client.card)
         return self.keep(client), Up(w=self.send(client).pick([*autoencoders, *told]) | sent)
-
-    def vet(self, card: Card, up: Up) -> None:
-        autoencoders, classifier = _parts(card)
-        found = sum(path in up.w for path in classifier)
-        if not up.w.keys() >= set(autoencoders) or found not in (0, len(classifier)):
-            raise CommunisError("w must hold all autoencoders, and a whole classifier or none")
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         return Server(w=server.w | sound(ups.mean(lambda up: up.w, by=self.weight)))

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis.core import requirements
-from communis.core.contract import AfterExchange, Card, Client, FleetView, Needs, Samples
+from communis.core.contract import AfterExchange, Card, Client, FleetView, Needs, Samples, UpMessage
 from communis.core.errors import CommunisError
 from communis.core.replies import Replies, uniform
 from communis.core.samples import TensorSamples
@@ -44,8 +44,14 @@ class Down:
 
 
 @dataclass(frozen=True)
-class Up:
+class Up(UpMessage):
     logits: Tensor  # (public_batch, outputs)
+
+    def check(self, card: Card, method: FedMD) -> None:
+        shape, expected = tuple(self.logits.shape), (method.public_batch, card.sizes["outputs"])
+        if shape != expected or self.logits.dtype is not torch.float32:
+            found = f"{self.logits.dtype} {shape}"
+            raise CommunisError(f"logits are {found}, expected torch.float32 {expected}")
 
 
 @dataclass(frozen=True)
@@ -91,12 +97,6 @@ class FedMD(Recipe, AfterExchange[Server, State, Down, Up]):
         self.train(replace(client, train=own))  # revisit
         state = State.all(client.model)
         return state, Up(self._logits(client))  # communicate
-
-    def vet(self, card: Card, up: Up) -> None:
-        shape, expected = tuple(up.logits.shape), (self.public_batch, card.sizes["outputs"])
-        if shape != expected or up.logits.dtype is not torch.float32:
-            found = f"{up.logits.dtype} {shape}"
-            raise CommunisError(f"logits are {found}, expected torch.float32 {expected}")
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         return Server(ups.mean(lambda up: up.logits, by=uniform))

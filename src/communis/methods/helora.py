@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from communis.core.contract import Card, Client, FleetView, Method, Needs
+from communis.core.contract import Card, Client, FleetView, Method, Needs, UpMessage
 from communis.core.errors import CommunisError
 from communis.core.replies import Replies, samples, uniform
 from communis.core.state import State
@@ -47,9 +47,23 @@ class Down:
 
 
 @dataclass(frozen=True)
-class Up:
+class Up(UpMessage):
     w: State
     lora: dict[str, Tensor]
+
+    def check(self, card: Card, method: HeLoRA) -> None:
+        """The slices are those of one rank; which it must be, the card does not tell."""
+        expected = lora_of(method.shared(card.params))
+        if sorted(self.lora) != sorted(expected):
+            odd = sorted(set(self.lora) ^ set(expected))
+            raise CommunisError(f"lora must hold every LoRA path and no other; see {odd[0]}")
+        sizes = [n for path, t in self.lora.items() for n in t.shape[rank_axis(path) :][:1]]
+        for path, t in self.lora.items():
+            shape = at_rank(max([1, *sizes]), path, card.params[path])
+            if tuple(t.shape) != shape or t.dtype is not torch.float32:
+                raise CommunisError(
+                    f"lora/{path} is {t.dtype} {tuple(t.shape)}, expected torch.float32 {shape}"
+                )
 
 
 @dataclass(frozen=True)
@@ -101,20 +115,6 @@ class HeLoRA(Averaging, Method[Server, State, Down, Up]):
         w = self.send(client)
         lora = {path: first(w[path], slice_.shape) for path, slice_ in down.lora.items()}
         return self.keep(client), Up(w=w.pick(self.sends(client.card)), lora=lora)
-
-    def vet(self, card: Card, up: Up) -> None:
-        """The slices are those of one rank; which it must be, the card does not tell."""
-        expected = lora_of(self.shared(card.params))
-        if sorted(up.lora) != sorted(expected):
-            odd = sorted(set(up.lora) ^ set(expected))
-            raise CommunisError(f"lora must hold every LoRA path and no other; see {odd[0]}")
-        sizes = [n for path, t in up.lora.items() for n in t.shape[rank_axis(path) :][:1]]
-        for path, t in up.lora.items():
-            shape = at_rank(max([1, *sizes]), path, card.params[path])
-            if tuple(t.shape) != shape or t.dtype is not torch.float32:
-                raise CommunisError(
-                    f"lora/{path} is {t.dtype} {tuple(t.shape)}, expected torch.float32 {shape}"
-                )
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         shapes = {path: tuple(t.shape) for path, t in server.w.items()}

@@ -37,12 +37,13 @@ from torch import Tensor
 
 from communis.core import requirements
 from communis.core.arrays import Array
-from communis.core.contract import Card, Client, FleetView, Method
+from communis.core.contract import Card, Client, FleetView, Method, UpMessage
 from communis.core.errors import CommunisError
 from communis.core.groups import divergence, groups
 from communis.core.replies import Replies, uniform
 from communis.core.state import State
-from communis.methods.fedavg import Up, w_of
+from communis.methods import fedavg
+from communis.methods.fedavg import w_of
 from communis.methods.parts import elastic
 from communis.methods.parts.sharing import Sharing, is_statistic, sound
 
@@ -62,6 +63,16 @@ class Server:
 class Down:
     w: State  # of G_n
     train: Tensor  # S_n: a bit for every group of G_n
+
+
+@dataclass(frozen=True)
+class Up(fedavg.Up, UpMessage):
+    """The groups that were trained, each of them whole."""
+
+    def check(self, card: Card, method: Relief) -> None:
+        for group, paths in groups(card.params).items():
+            if 0 < sum(path in self.w for path in paths) < len(paths):
+                raise CommunisError(f"group {group} is incomplete")
 
 
 @dataclass(frozen=True)
@@ -134,11 +145,6 @@ class Relief(Sharing, Method[Server, State, Down, Up]):
         self.train(client, paths=S_n)
         sent = self.send(client).pick([*S_n, *self.statistics(client.card)])
         return self.keep(client), Up(w=sent)
-
-    def vet(self, card: Card, up: Up) -> None:
-        for group, paths in groups(card.params).items():
-            if 0 < sum(path in up.w for path in paths) < len(paths):
-                raise CommunisError(f"group {group} is incomplete")
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         means = sound(ups.mean(w_of, by=_weight if self.cohorts else uniform))  # Equations 3 and 4

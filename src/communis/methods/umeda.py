@@ -38,7 +38,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from communis.core.contract import Card, Client, FleetView, Method
+from communis.core.contract import Card, Client, FleetView, Method, UpMessage
 from communis.core.errors import CommunisError
 from communis.core.replies import Replies, samples, uniform
 from communis.core.state import State
@@ -75,9 +75,13 @@ class Down:
 
 
 @dataclass(frozen=True)
-class Up:
+class Up(UpMessage):
     w: State
     operator: Mapping[str, Tensor]  # theta_M,k, or the core of its change
+
+    def check(self, card: Card, method: Umeda) -> None:
+        own = {path: shape for path, shape in card.params.items() if ops.is_operator(path)}
+        ops.check(self.operator, own, method.rank if method.upload == "latent" else 0)
 
 
 @dataclass(frozen=True)
@@ -166,10 +170,6 @@ class Umeda(Averaging, Method[Server, Private, Down, Up]):
         sent = theta - rest if self.upload == "full" else ops.named(cores)
         w = self.send(client).pick(self.sends(client.card))
         return Private(self.keep(client), rest), Up(w, sent)
-
-    def vet(self, card: Card, up: Up) -> None:
-        own = {path: shape for path, shape in card.params.items() if ops.is_operator(path)}
-        ops.check(up.operator, own, self.rank if self.upload == "latent" else 0)
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         server = replace(server, w=ops.towards(server.w, self.merge(server.w, ups), self.lr_server))

@@ -282,9 +282,9 @@ def test_few_windows(model: Architecture) -> None:
 def test_vet(logits: Tensor) -> None:
     method = FedMD(public_batch=5)
     known = mixed().bind(method).cards[1]
-    method.vet(known, Up(torch.zeros(5, 3)))
+    Up(torch.zeros(5, 3)).check(known, method)
     with pytest.raises(CommunisError, match=r"logits are torch.float\d+ \(.*\), expected"):
-        method.vet(known, Up(logits))
+        Up(logits).check(known, method)
 
 
 @pytest.mark.parametrize("distance", ["mae", "mse"])

@@ -197,11 +197,11 @@ def test_prototypes_are_sent_by_the_setting_alone() -> None:
     bound = gappy().bind(PmcmFL())
     up = play(gappy(), PmcmFL()).ups[0][0]
     with pytest.raises(CommunisError, match=r"with library = 'own' expected \[\]"):
-        PmcmFL(library="own").vet(bound.cards[0], up)
+        up.check(bound.cards[0], PmcmFL(library="own"))
     with pytest.raises(CommunisError, match="with library = 'fleet' expected"):
-        PmcmFL().vet(bound.cards[0], Up(up.w, State(), State()))
+        Up(up.w, State(), State()).check(bound.cards[0], PmcmFL())
     with pytest.raises(CommunisError, match="with library = 'fleet' expected"):
-        PmcmFL().vet(bound.cards[0], Up(up.w, up.sums, State()))
+        Up(up.w, up.sums, State()).check(bound.cards[0], PmcmFL())
 
 
 @pytest.mark.parametrize("kind", [SMALL, ATTENTION, NORMED])
@@ -425,10 +425,10 @@ def test_refuses_counts_that_cannot_be(counts: list[float]) -> None:
     """Of six windows four have a: neither halves, nor less than none, nor five."""
     game = play(gappy(), PmcmFL())
     card, up = game.bound.cards[0], game.ups[0][0]
-    game.method.vet(card, up)
+    up.check(card, game.method)
     bad = Up(up.w, up.sums, up.counts | {"a": torch.tensor(counts)})
     with pytest.raises(CommunisError, match="counts/a are not those of 4 windows"):
-        game.method.vet(card, bad)
+        bad.check(card, game.method)
 
 
 def test_refuses_features_of_no_window() -> None:
@@ -438,7 +438,7 @@ def test_refuses_features_of_no_window() -> None:
     assert up.counts["a"].tolist() == [2, 4, 0]
     bad = Up(up.w, up.sums | {"a": up.sums["a"] + 1}, up.counts)
     with pytest.raises(CommunisError, match="sums/a and counts/a are not those of 6 windows"):
-        game.method.vet(card, bad)
+        bad.check(card, game.method)
 
 
 def test_refuses_the_wrong_modalities_and_shapes() -> None:
@@ -483,8 +483,8 @@ def test_noised_counts_are_whole_again() -> None:
     """And without windows there is no sum, by modality."""
     sums = State({m: torch.tensor([[1.0, -2], [3, 4]]) for m in ("a", "b")})
     counts = vectors(a=[0.4, 2.7], b=[1.2, -5])
-    tidied = PmcmFL().tidied(Up(vectors(p=[9]), sums, counts))
-    assert same(tidied.counts, vectors(a=[0, 3], b=[1, 0]))
-    assert tidied.sums["a"].tolist() == [[0, 0], [3, 4]]
-    assert tidied.sums["b"].tolist() == [[1, -2], [0, 0]]
-    assert same(tidied.w, vectors(p=[9]))
+    repaired = Up(vectors(p=[9]), sums, counts).repaired()
+    assert same(repaired.counts, vectors(a=[0, 3], b=[1, 0]))
+    assert repaired.sums["a"].tolist() == [[0, 0], [3, 4]]
+    assert repaired.sums["b"].tolist() == [[1, -2], [0, 0]]
+    assert same(repaired.w, vectors(p=[9]))

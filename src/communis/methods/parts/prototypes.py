@@ -220,7 +220,7 @@ def check(p: Tensor, has: Tensor, n: Tensor, card: Card, sparse: bool) -> None:
         raise CommunisError("p has a prototype of no windows")
 
 
-def tidied(p: Tensor, has: Tensor, n: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def repaired(p: Tensor, has: Tensor, n: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """What privacy has noised, packed, as `check` takes it. True prototypes keep their bits."""
     length = p.norm(dim=-1, keepdim=True)
     p = torch.where(length > LONGEST, p / length, p)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from communis.core import disk
-from communis.core.contract import AfterExchange, Batch, Client, Samples, Score, Task
+from communis.core.contract import AfterExchange, Batch, Client, Samples, Score, Task, UpMessage
 from communis.core.pooled import is_count
 from communis.exchange.messages import PRIVATE_STATE, Answer, Ask, Scored
 from communis.exchange.privacy.guard import Guard
@@ -142,7 +142,8 @@ class Executor:
         noise = client.generator("privacy")
         sent, clipped = self.guard.protect(flat, flatten(down), subspace, client.round, noise)
         client.log["privacy/clipped"] = clipped
-        return flatten(self.method.tidied(unflatten(dict(sent), self.up_type)))
+        noised = unflatten(dict(sent), self.up_type)
+        return flatten(noised.repaired() if isinstance(noised, UpMessage) else noised)
 
     def _sent(self, client: Client, up: dict[str, Tensor], down: dict[str, Tensor]) -> bytes:
         """The message of a client, or what an attacker makes of it."""
