@@ -56,6 +56,20 @@ class Output:
     extra: Mapping[str, Tensor] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Prediction:
+    """What a method says of a batch, if it is more than the prediction that is scored."""
+
+    scored: Tensor  # (B, outputs)
+    # By name: other predictions (B, outputs), scored as `metric@name`, and measures (B,), whose
+    # mean is `mean@name`.
+    views: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @staticmethod
+    def of(said: Tensor | Prediction) -> Prediction:
+        return Prediction(said) if isinstance(said, Tensor) else said
+
+
 class Model(nn.Module):
     """A multimodal network whose parameter names are the library's paths (`models/network.py`)."""
 
@@ -288,13 +302,9 @@ class Method(Generic[S, C, D, U]):
         """Work before predictions are asked for, such as fine-tuning; nothing of it is kept."""
         return state
 
-    def predict(self, client: Client, state: C, batch: Batch) -> Tensor:
+    def predict(self, client: Client, state: C, batch: Batch) -> Tensor | Prediction:
+        """What is scored, (B, outputs); with a `Prediction`, what else is recorded."""
         return client.model(batch).prediction
-
-    def views(self, client: Client, state: C, batch: Batch) -> Mapping[str, Tensor]:
-        """What else is recorded at evaluation, by name: other predictions (B, outputs), scored as
-        `metric@name`, and measures (B,), whose mean is `mean@name`. "": the prediction itself."""
-        return {}
 
     def measures(self, server: S) -> Mapping[str, Tensor]:
         """What of an aggregator's state is compared, between nodes of a graph and with and without

@@ -17,7 +17,7 @@ Beyond the paper: `library` = "own" is the control: the same losses with prototy
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, Self
 
@@ -26,7 +26,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis.core import requirements
-from communis.core.contract import Batch, Card, Client, FleetView, Method, Output, UpMessage
+from communis.core.contract import (
+    Batch,
+    Card,
+    Client,
+    FleetView,
+    Method,
+    Output,
+    Prediction,
+    UpMessage,
+)
 from communis.core.errors import CommunisError
 from communis.core.replies import Replies
 from communis.core.state import State
@@ -146,14 +155,11 @@ class PmcmFL(Averaging, Method[Server, Private, Down, Up]):
             n[m] = torch.where(heard > 0, heard, n[m])
         return Server(self.merge(server.w, ups), State(C), State(n))
 
-    def predict(self, client: Client, state: Private, batch: Batch) -> Tensor:
-        return self.views(client, state, batch)[""]
-
-    def views(self, client: Client, state: Private, batch: Batch) -> Mapping[str, Tensor]:
+    def predict(self, client: Client, state: Private, batch: Batch) -> Prediction:
         """The prediction with masks, and that of the same model without."""
         output = client.model(batch)
         whole = self.masked(client, output, batch, state, torch.ones_like(output.prediction))
-        return {"": whole, "unmasked": output.prediction}
+        return Prediction(whole, {"unmasked": output.prediction})
 
 
 def nothing(modalities: Iterable[str], classes: int, size: int) -> tuple[State, State]:

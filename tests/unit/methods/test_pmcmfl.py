@@ -38,6 +38,7 @@ from tests.unit.methods.tiny import (
     same,
     slopes,
     starting,
+    told,
     vectors,
 )
 
@@ -167,7 +168,7 @@ def test_sensors_never_owned_are_not_filled() -> None:
     assert near(own.server.w, plain.server.w)
     assert apart(filled.server.w, plain.server.w) > 1e-4
     client, state, _ = own.receive(1, 4)
-    said = own.method.views(client, state, whole(client))
+    said = told(own.method, client, state, whole(client))
     assert torch.equal(said[""], said["unmasked"])
 
 
@@ -255,7 +256,7 @@ def test_nothing_missing_and_no_contrast_is_fedavg(kind: Architecture) -> None:
     plain = play(fleet(models=(kind,)), FedAvg(**settings), rounds=3)
     assert same(ours.server.w, plain.server.w)
     client, state, _ = ours.receive(0, 4)
-    prediction = ours.method.predict(client, state, whole(client))
+    prediction = ours.method.predict(client, state, whole(client)).scored
     assert torch.equal(prediction, client.model(whole(client)).prediction)
 
 
@@ -315,7 +316,7 @@ def test_a_class_nobody_has(kind: Architecture) -> None:
     mean = (game.server.C["b"][0] + game.server.C["b"][1]) / 2
     features = {"a": client.model(batch).features["a"], "b": mean.expand(3, -1)}
     expected = client.model.join(features, full.present).prediction
-    assert torch.allclose(game.method.predict(client, state, batch), expected, atol=1e-6)
+    assert torch.allclose(game.method.predict(client, state, batch).scored, expected, atol=1e-6)
     assert not torch.allclose(client.model(batch).prediction, expected, atol=1e-4)
 
 
@@ -343,7 +344,7 @@ def test_modalities_of_others(kind: Architecture) -> None:
         there = torch.ones(2, dtype=torch.bool)
         expected = client.model.join(features, {"a": there, "b": there}).prediction
         assert not torch.allclose(plain.prediction, expected, atol=1e-4)
-    assert torch.allclose(game.method.predict(client, state, batch), expected, atol=1e-6)
+    assert torch.allclose(game.method.predict(client, state, batch).scored, expected, atol=1e-6)
 
 
 @FUSIONS
@@ -355,7 +356,7 @@ def test_a_window_without_any_sensor(kind: Architecture) -> None:
         client, state, _ = game.receive(0, rounds + 1)
         full = whole(client, "test")
         batch = Batch(full.inputs, {m: ~p for m, p in full.present.items()}, full.target)
-        assert bool(torch.isfinite(game.method.predict(client, state, batch)).all())
+        assert bool(torch.isfinite(game.method.predict(client, state, batch).scored).all())
 
 
 def test_present_features_keep_their_bits_and_gradients() -> None:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis import Batch, Card, Client, Fleet, Model, Plan, Replies, Run, State, Windows
-from communis.core.contract import AfterExchange
+from communis.core.contract import AfterExchange, Prediction
 from communis.core.tasks import Classification
 from communis.data.recordings.windows import TEST, TRAIN
 from communis.exchange.wire import check, decode, encode, flatten, payload_types
@@ -199,6 +199,12 @@ def fill(model: Model, with_: Values) -> Model:
     for path, tensor in with_.items():
         named[path].copy_(tensor)
     return model
+
+
+def told(method: Any, client: Client, state: Any, batch: Batch) -> dict[str, Tensor]:
+    """All that a method says of a batch, by name; "": what is scored."""
+    prediction = Prediction.of(method.predict(client, state, batch))
+    return {"": prediction.scored, **prediction.views}
 
 
 def values(model: Model) -> dict[str, Tensor]:

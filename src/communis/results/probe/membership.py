@@ -20,7 +20,7 @@ import safetensors.torch
 import torch
 
 from communis.core.arrays import Array
-from communis.core.contract import Client, Score
+from communis.core.contract import Client, Prediction, Score
 from communis.core.errors import CommunisError
 from communis.core.scratch import Scratch
 from communis.core.streams import Streams
@@ -196,7 +196,8 @@ class _LossTeller(Executor):
             for indices in torch.split(torch.arange(len(samples)), BATCH):
                 batch = samples.batch(indices)
                 seen = torch.stack(list(batch.present.values())).any(0)
-                losses = one(self.method.predict(client, state, batch), batch.target)
+                said = Prediction.of(self.method.predict(client, state, batch)).scored
+                losses = one(said, batch.target)
                 for loss in losses[seen].tolist():
                     yield Scored(client.card.id, split, "", True, Score("loss", loss))
 

@@ -13,7 +13,16 @@ import torch
 from torch import Tensor
 
 from communis.core import disk
-from communis.core.contract import AfterExchange, Batch, Client, Samples, Score, Task, UpMessage
+from communis.core.contract import (
+    AfterExchange,
+    Batch,
+    Client,
+    Prediction,
+    Samples,
+    Score,
+    Task,
+    UpMessage,
+)
 from communis.core.pooled import is_count
 from communis.exchange.messages import PRIVATE_STATE, Answer, Ask, Scored
 from communis.exchange.privacy.guard import Guard
@@ -216,11 +225,10 @@ class Executor:
             batch = only(samples.batch(indices), subset)
             there = torch.stack(list(batch.present.values())).sum(0)
             sensors.append(there.cpu())
-            said = dict(self.method.views(client, state, batch)) if views else {}
-            if "" not in said:
-                said = {"": self.method.predict(client, state, batch), **said}
+            prediction = Prediction.of(self.method.predict(client, state, batch))
+            said = {"": prediction.scored}
             if views:
-                said["available"] = there.float()
+                said |= {**prediction.views, "available": there.float()}
             for name, value in said.items():
                 known = value if value.ndim == 1 else guessed(value, there > 0, client)
                 found[name].append(known.cpu())
