@@ -73,7 +73,7 @@ def test_a_client_can_send_only_the_paths_that_the_method_shares(name: str) -> N
     up_type = payload_types(type(method))[3]
     bound = fleet.bind(method)
     card = bound.cards[1]
-    hidden = [path for path in card.params if path not in method.sends(card)]
+    hidden = [path for path in card.params if path not in method.sends(card).paths]
 
     def plant(data: bytes) -> bytes:
         flat = flatten(decode(data, up_type))
@@ -91,7 +91,7 @@ def test_a_client_can_send_only_the_paths_that_the_method_shares(name: str) -> N
         run.backend = Mock(run.backend, corrupt(change, 1))
         with run:
             (record,) = list(run)
-        if change(probe) != probe and not (change is drop and method.partial):
+        if change(probe) != probe and not (change is drop and method.sends(card).optional):
             assert [client for client, why in record.refused if reason in why] == [1]
         for path, tensor in flatten(run.server).items():
             assert not bool((tensor == 777).any()), path

@@ -14,10 +14,10 @@ Whatever crosses between the two sides is a declared dataclass and passes the co
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 from torch import Tensor, nn
@@ -226,6 +226,14 @@ def modality_of(path: Path) -> Modality:
     return rest.partition(".")[0] if first in ("encoders", "unimodal") else ""
 
 
+@dataclass(frozen=True)
+class Sent:
+    """The paths that a client sends."""
+
+    paths: Sequence[Path]
+    optional: Collection[Path] = ()  # those of them that a message may lack
+
+
 class UpMessage:
     """An `Up` derives from it if a well-formed message may still be one that no honest client
     sends."""
@@ -254,8 +262,6 @@ class Needs:
 
 class Method(Generic[S, C, D, U]):
     """A federated method: hyper-parameters in a frozen dataclass, no state."""
-
-    partial: ClassVar[bool] = False  # True: an Up may hold some of the paths of `sends` only
 
     @property
     def needs(self) -> Needs:
@@ -288,10 +294,9 @@ class Method(Generic[S, C, D, U]):
     def aggregate(self, server: S, ups: Replies[U]) -> S:
         raise NotImplementedError
 
-    def sends(self, card: Card) -> Sequence[Path]:
-        """The paths that every State of a client's Up must have, no more and (unless `partial`) no
-        fewer."""
-        return [path for path in card.params if not path.startswith("private.")]
+    def sends(self, card: Card) -> Sent:
+        """The paths of every State in a client's Up: no others may be in it."""
+        return Sent([path for path in card.params if not path.startswith("private.")])
 
     def subspace(self, down: D) -> Mapping[Path, Tensor]:
         """What privacy may spare: for tensors of an Up, by path, an orthonormal basis (rows, r) of
@@ -306,11 +311,10 @@ class Method(Generic[S, C, D, U]):
         """What is scored, (B, outputs); with a `Prediction`, what else is recorded."""
         return client.model(batch).prediction
 
-    def measures(self, server: S) -> Mapping[str, Tensor]:
-        """What of an aggregator's state is compared, between nodes of a graph and with and without
-        liars: the common model `w` if there is one. Keys that one lacks are not compared."""
-        found: Any = getattr(server, "w", {})
-        return cast(Mapping[str, Tensor], found)
+    def common(self, server: S) -> Mapping[str, Tensor]:
+        """What an aggregator has learned for all, such as the common model: it is compared between
+        the nodes of a graph, and with and without liars. Keys that one lacks are not compared."""
+        return {}
 
     def notes(self, server: S, node: int) -> Mapping[str, float]:
         """What is worth writing down of an aggregator's state after a round; node: the client whose

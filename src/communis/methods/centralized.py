@@ -63,6 +63,9 @@ class Centralized(Recipe, Method[Server, State, Down, Up]):
         self.train(client)
         return state, Up(w=State.of(client.model), buffers=State.buffers(client.model))
 
+    def common(self, server: Server) -> State:
+        return server.w
+
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         ((_, up),) = ups.each()  # the pooled client is alone
         return Server(w=up.w, buffers=up.buffers)

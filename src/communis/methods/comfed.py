@@ -155,7 +155,7 @@ class CoMFed(Recipe, AfterExchange[Server, Private, Down, Up]):
         age = torch.where(n > 0, 0.0, server.age + 1)  # Equation 11
         return Server(torch.where(n[:, None] > 0, u, server.u), age, server.who)
 
-    def measures(self, server: Server) -> dict[str, Tensor]:
+    def common(self, server: Server) -> dict[str, Tensor]:
         return latent.told(server.u, server.age, server.who)
 
     def after_exchange(self, client: Client, state: Private, down: Down) -> Private:

@@ -150,7 +150,7 @@ class FedAPA(Recipe, Method[Library, Private, Down, Up]):
     def aggregate(self, server: Library, ups: Replies[Up]) -> Library:
         return server.heard([(card.id, up.p, up.has, up.n) for card, up in ups.each()])
 
-    def measures(self, server: Library) -> dict[str, Tensor]:
+    def common(self, server: Library) -> dict[str, Tensor]:
         return server.by_class
 
     def notes(self, server: Library, node: int) -> dict[str, float]:

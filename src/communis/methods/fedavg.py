@@ -73,6 +73,10 @@ class Averaging(Sharing):
             moved[path] = torch.lerp(w[path], mean, r_m) if modality_of(path) else mean
         return w | moved
 
+    def common(self, server: Any) -> State:
+        w: State = server.w
+        return w
+
 
 def w_of(up: Any) -> State:
     sent: State = up.w

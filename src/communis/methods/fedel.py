@@ -27,12 +27,11 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from communis.core.contract import Card, Client, FleetView, Method, Needs, modality_of
+from communis.core.contract import Card, Client, FleetView, Method, Needs, Sent, modality_of
 from communis.core.errors import CommunisError
 from communis.core.groups import groups
 from communis.core.replies import Replies
@@ -64,7 +63,6 @@ class Down:
 class FedEL(Averaging, Method[Server, Private, Down, Up]):
     """Slow devices train the most important layers of a window that slides through the model."""
 
-    partial: ClassVar[bool] = True  # only what was trained is sent
     uniform: bool = True  # weigh all who trained a block alike instead of by samples
     whole: bool = True  # clients have branches for all of the fleet's sensors, owned or not
     beta: float = 0.6  # weight of the client's own importance against that of the common model
@@ -79,6 +77,10 @@ class FedEL(Averaging, Method[Server, Private, Down, Up]):
     @property
     def needs(self) -> Needs:
         return Needs(all_branches=self.whole)
+
+    def sends(self, card: Card) -> Sent:
+        """Of parameters only what was trained."""
+        return Sent(self.travels(card), optional=self.shared(card.params))
 
     def start_server(self, fleet: FleetView) -> Server:
         paces = {card.id: fleet.pace(card) for card in fleet.cards if card.samples}

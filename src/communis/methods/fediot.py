@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +34,7 @@ from communis.core.contract import (
     Model,
     Needs,
     Output,
+    Sent,
     Task,
     UpMessage,
     modality_of,
@@ -64,7 +64,6 @@ class FedIoT(Sharing, Method[Server, State, Down, Up]):
     """Autoencoders learn from everybody's windows without labels, a classifier on their codes from
     the windows of one client that are public."""
 
-    partial: ClassVar[bool] = True  # only the owner of the public windows sends a classifier
     cross: bool = True  # every modality is also reconstructed from the codes of the others
     alpha: float = 100.0  # weight of a window on clients with several modalities; 1: like any other
     hidden: int = 32  # units of a decoder's hidden layer
@@ -85,6 +84,10 @@ class FedIoT(Sharing, Method[Server, State, Down, Up]):
             requirements.one_size(model.feature_sizes.values(), "fediot (unless cross = false)")
         for m, size in model.feature_sizes.items():
             model.unimodal[m] = MLP((size, self.hidden, prod(model.shapes[m])))
+
+    def sends(self, card: Card) -> Sent:
+        """Only the owner of the public windows sends a classifier."""
+        return Sent(self.travels(card), optional=_parts(card)[1])
 
     def start_server(self, fleet: FleetView) -> Server:
         return Server(w=self.initial(fleet))
@@ -118,6 +121,9 @@ class FedIoT(Sharing, Method[Server, State, Down, Up]):
         )
         told = self.statistics(client.card)
         return self.keep(client), Up(w=self.send(client).pick([*autoencoders, *told]) | sent)
+
+    def common(self, server: Server) -> State:
+        return server.w
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         return Server(w=server.w | sound(ups.mean(lambda up: up.w, by=self.weight)))

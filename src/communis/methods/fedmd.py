@@ -30,8 +30,6 @@ from communis.core.samples import TensorSamples
 from communis.core.state import State
 from communis.methods.parts.training import Recipe, note_forward
 
-APART = "digest/"  # two optimisers, one for private windows and one for digesting
-
 
 @dataclass(frozen=True)
 class Server:
@@ -104,21 +102,20 @@ class FedMD(Recipe, AfterExchange[Server, State, Down, Up]):
     def down_after(self, server: Server, card: Card) -> Down:
         return Down(server.consensus)  # distribute
 
-    def measures(self, server: Server) -> dict[str, Tensor]:
+    def common(self, server: Server) -> dict[str, Tensor]:
         return {"consensus": server.consensus}
 
     def after_exchange(self, client: Client, state: State, down: Down) -> State:
         if not self.digest_epochs:
             return state
-        kept = {k.removeprefix(APART): t for k, t in client.memory.items() if k.startswith(APART)}
-        pupil = replace(client, train=self._drawn(client, down.consensus), memory=kept)
+        pupil = replace(client, train=self._drawn(client, down.consensus))
         learnt = replace(self, max_steps=0, balanced=False).train(
             pupil,
             loss=lambda output, batch: self.distance(output.prediction, batch.target),
             epochs=self.digest_epochs,
+            memory="digest",  # private windows and digesting have an optimiser each
         )
         client.log["digest_loss"] = learnt.loss
-        client.memory.update({APART + k: t for k, t in kept.items()})
         return State.all(client.model)
 
     def distance(self, said: Tensor, consensus: Tensor) -> Tensor:

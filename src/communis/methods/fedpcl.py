@@ -108,7 +108,7 @@ class FedPCL(Recipe, Method[Library, Private, Down, Up]):
         never = state.n == 0  # finite, so that scores stay numbers
         return -gap.masked_fill(never, 1e3) / (2 * self.tau)
 
-    def measures(self, server: Library) -> dict[str, Tensor]:
+    def common(self, server: Library) -> dict[str, Tensor]:
         return server.by_class
 
     def notes(self, server: Library, node: int) -> dict[str, float]:

@@ -121,7 +121,7 @@ class FedProto(Recipe, Method[Server, Private, Down, Up]):
         heard = n > 0
         return Server(C=torch.where(heard[:, None], C, server.C), n=torch.where(heard, n, server.n))
 
-    def measures(self, server: Server) -> dict[str, Tensor]:
+    def common(self, server: Server) -> dict[str, Tensor]:
         return {str(c): server.C[c] for c in server.n.nonzero().flatten().tolist()}
 
     def predict(self, client: Client, state: Private, batch: Batch) -> Tensor:

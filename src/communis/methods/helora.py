@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from communis.core.contract import Card, Client, FleetView, Method, Needs, UpMessage
+from communis.core.contract import Card, Client, FleetView, Method, Needs, Sent, UpMessage
 from communis.core.errors import CommunisError
 from communis.core.replies import Replies, samples, uniform
 from communis.core.state import State
@@ -84,8 +84,8 @@ class HeLoRA(Averaging, Method[Server, State, Down, Up]):
     def needs(self) -> Needs:
         return Needs(all_branches=self.whole)
 
-    def sends(self, card: Card) -> list[str]:
-        return [path for path in self.travels(card) if rank_axis(path) < 0]
+    def sends(self, card: Card) -> Sent:
+        return Sent([path for path in self.travels(card) if rank_axis(path) < 0])
 
     def start_server(self, fleet: FleetView) -> Server:
         w = self.initial(fleet)
@@ -104,7 +104,7 @@ class HeLoRA(Averaging, Method[Server, State, Down, Up]):
     def down(self, server: Server, card: Card) -> Down:
         w, r = server.w.pick(card.shapes), int(server.r[card.id])
         lora = {path: first(w[path], at_rank(r, path, w[path].shape)) for path in lora_of(w)}
-        return Down(w=w.pick(self.sends(card)), lora=lora)
+        return Down(w=w.pick(self.sends(card).paths), lora=lora)
 
     def adopt(self, client: Client, state: State, down: Down) -> State:
         (state | down.w | padded(down.lora, client.card.params)).load_into(client.model)
@@ -114,7 +114,7 @@ class HeLoRA(Averaging, Method[Server, State, Down, Up]):
         self.train(client)  # beyond r_n A and B are both zero, so neither has a gradient there
         w = self.send(client)
         lora = {path: first(w[path], slice_.shape) for path, slice_ in down.lora.items()}
-        return self.keep(client), Up(w=w.pick(self.sends(client.card)), lora=lora)
+        return self.keep(client), Up(w=w.pick(self.sends(client.card).paths), lora=lora)
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         shapes = {path: tuple(t.shape) for path, t in server.w.items()}

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from communis.core import requirements
 from communis.core.arrays import Array
-from communis.core.contract import Card, Client, FleetView, Method, UpMessage
+from communis.core.contract import Card, Client, FleetView, Method, Sent, UpMessage
 from communis.core.errors import CommunisError
 from communis.core.groups import divergence, groups
 from communis.core.replies import Replies, uniform
@@ -79,7 +79,6 @@ class Up(fedavg.Up, UpMessage):
 class Relief(Sharing, Method[Server, State, Down, Up]):
     """Groups are averaged among those who trained them; slow devices train the disputed ones."""
 
-    partial = True
     elastic: bool = True  # False (V1): everybody trains all it can use
     cohorts: bool = True  # False (V2): who did not train a group counts as having left it as it was
     allocation: Literal["divergence", "random"] = "divergence"  # random (V3): any groups
@@ -96,6 +95,10 @@ class Relief(Sharing, Method[Server, State, Down, Up]):
             raise CommunisError(f"coverage and gamma are shares, got {self.coverage}, {self.gamma}")
         if not 0 <= self.overhead <= self.seconds:
             raise CommunisError(f"0 <= overhead <= seconds, got {self.overhead}, {self.seconds}")
+
+    def sends(self, card: Card) -> Sent:
+        """Of parameters only what was trained."""
+        return Sent(self.travels(card), optional=self.shared(card.params))
 
     def start_server(self, fleet: FleetView) -> Server:
         requirements.blocks(fleet, "relief")
@@ -145,6 +148,9 @@ class Relief(Sharing, Method[Server, State, Down, Up]):
         self.train(client, paths=S_n)
         sent = self.send(client).pick([*S_n, *self.statistics(client.card)])
         return self.keep(client), Up(w=sent)
+
+    def common(self, server: Server) -> State:
+        return server.w
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         means = sound(ups.mean(w_of, by=_weight if self.cohorts else uniform))  # Equations 3 and 4

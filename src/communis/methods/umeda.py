@@ -38,7 +38,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from communis.core.contract import Card, Client, FleetView, Method, UpMessage
+from communis.core.contract import Card, Client, FleetView, Method, Sent, UpMessage
 from communis.core.errors import CommunisError
 from communis.core.replies import Replies, samples, uniform
 from communis.core.state import State
@@ -135,8 +135,8 @@ class Umeda(Averaging, Method[Server, Private, Down, Up]):
             raise CommunisError('umeda: consensus = "fedavg" has no block: set upload = "full"')
         self._diffusion()  # checks its settings
 
-    def sends(self, card: Card) -> list[str]:
-        return [path for path in self.travels(card) if not ops.is_operator(path)]
+    def sends(self, card: Card) -> Sent:
+        return Sent([path for path in self.travels(card) if not ops.is_operator(path)])
 
     def start_server(self, fleet: FleetView) -> Server:
         theta = State({p: t for p, t in fleet.params.items() if ops.is_operator(p)})
@@ -168,7 +168,7 @@ class Umeda(Averaging, Method[Server, Private, Down, Up]):
         if self.consensus == "topr_average" and not down.warm:
             rest = change - ops.lifted(cores, down.u, down.v)
         sent = theta - rest if self.upload == "full" else ops.named(cores)
-        w = self.send(client).pick(self.sends(client.card))
+        w = self.send(client).pick(self.sends(client.card).paths)
         return Private(self.keep(client), rest), Up(w, sent)
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
@@ -188,7 +188,7 @@ class Umeda(Averaging, Method[Server, Private, Down, Up]):
         changes = [State(operator) - server.theta for _, operator in sent]
         return replace(server, **vars(agreement.moved(server, changes, n)))
 
-    def measures(self, server: Server) -> Mapping[str, Tensor]:
+    def common(self, server: Server) -> State:
         return server.w | server.theta
 
     def notes(self, server: Server, node: int) -> Mapping[str, float]:

@@ -85,7 +85,7 @@ class Aggregation:
             if aggregator not in lying and honest and len(honest) < len(clients):
                 with one_thread():
                     without = self._one(servers[aggregator], honest, received, round)
-                alone, together = map(self.method.measures, (without, made[aggregator]))
+                alone, together = map(self.method.common, (without, made[aggregator]))
                 shared = sorted(key for key in alone if key in together)
                 apart = _length([together[key].double() - alone[key] for key in shared])
                 length = _length([alone[key].double() for key in shared])
@@ -97,7 +97,7 @@ class Aggregation:
         have it; NaN where no two have anything in common."""
         held: dict[str, list[Tensor]] = {}
         for server in servers.values():
-            for key, value in self.method.measures(server).items():
+            for key, value in self.method.common(server).items():
                 held.setdefault(key, []).append(value.double())
         shared = [torch.stack(held[key]) for key in sorted(held) if len(held[key]) > 1]
         squares = [float((values - values.mean(0)).square().sum()) for values in shared]

@@ -49,7 +49,7 @@ class Inbox:
                 up = wire.decode(answer.up, kind, max_bytes=self.max_bytes)
                 self.sent[card.id] = up
                 payload = sum(t.nbytes for t in wire.flatten(up).values())
-                wire.check(up, card, self.method.sends(card), self.method.partial)
+                wire.check(up, card, self.method.sends(card))
                 if isinstance(up, UpMessage):
                     up.check(card, self.method)
                 if card.id in self.arriving:

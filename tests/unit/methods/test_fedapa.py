@@ -294,10 +294,10 @@ def test_what_is_compared_are_the_means() -> None:
     """Between nodes, and with and without liars: the sample-weighted mean of every class."""
     game = play(mixed(), FedAPA(lr=LR), rounds=1)
     p, n = game.server.p, game.server.n
-    for c, found in game.method.measures(game.server).items():
+    for c, found in game.method.common(game.server).items():
         weight = n[:, int(c)] / n[:, int(c)].sum()
         torch.testing.assert_close(found, (weight[:, None] * p[:, int(c)]).sum(0))
-    assert len(game.method.measures(game.server)) == CLASSES
+    assert len(game.method.common(game.server)) == CLASSES
 
 
 def test_who_sits_out_is_remembered() -> None:

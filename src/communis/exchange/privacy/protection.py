@@ -248,7 +248,9 @@ class Protection:
             "the training windows of one client are given to everybody": (
                 self._method.needs.public_windows
             ),
-            "which parts a client sends may depend on its data": self._method.partial,
+            "which parts a client sends may depend on its data": any(
+                self._method.sends(card).optional for card in self._trainers
+            ),
             "windows are normalised by the whole fleet's statistics, shared in clear": (
                 fleet.normalise == "fleet"
             ),

@@ -111,6 +111,7 @@ class Recipe:
         adjust: Adjust | None = None,
         epochs: int | None = None,
         rates: Mapping[str, float] | None = None,
+        memory: str = "",
     ) -> Trained:
         """Trains `client.model` in place; parameters outside `paths` keep their bits.
 
@@ -118,6 +119,8 @@ class Recipe:
         clipped.
         rates: factors on the learning rate, by path, beside those of the method itself; 1 where
         there is none.
+        memory: which of the client's optimiser memories goes on, if `carry`: a method that trains
+        several models or losses in a round gives each a name of its own.
         """
         model, task, data = client.model, client.task, client.train
         loss = loss or (lambda output, batch: task.loss(output.prediction, batch.target))
@@ -140,8 +143,12 @@ class Recipe:
         )
         clipped = self._clipped(chosen)
         names = list(chosen)
+        apart = f"{memory}/" if memory else ""
         if self.carry:
-            optimizer.recall(names, client.memory)
+            own_memory = {
+                k.removeprefix(apart): t for k, t in client.memory.items() if k.startswith(apart)
+            }
+            optimizer.recall(names, own_memory)
         seen, steps, total = 0, 0, 0.0
         model.train()
         for p in frozen:
@@ -168,7 +175,7 @@ class Recipe:
             for p in chosen.values():
                 p.grad = None
         if self.carry:
-            client.memory.update(optimizer.memory(names))
+            client.memory.update({apart + k: t for k, t in optimizer.memory(names).items()})
         client.log["loss"] = total / seen if seen else float("nan")
         return Trained(steps, client.log["loss"])
 
