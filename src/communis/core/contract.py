@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 from torch import Tensor, nn
@@ -234,9 +234,29 @@ class Sent:
     optional: Collection[Path] = ()  # those of them that a message may lack
 
 
+class DownMessage:
+    """A `Down` derives from it if it names directions that privacy may spare."""
+
+    def subspace(self, method: Any) -> Mapping[Path, Tensor]:
+        """For tensors of an Up, by path, an orthonormal basis (rows, r) of the directions that
+        matter, known from what everybody received."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """The privacy that a method's own paper describes (`privacy.mode = "paper"`)."""
+
+    field: str  # of Up and Down: what is noised
+    symbol: str  # its name in the paper
+    mend: str  # what to set where a fleet's models have nothing of it
+
+
 class UpMessage:
     """An `Up` derives from it if a well-formed message may still be one that no honest client
-    sends."""
+    sends, or if its paper noises it."""
+
+    mechanism: ClassVar[Mechanism | None] = None
 
     def check(self, card: Card, method: Any) -> None:
         """Raises CommunisError if the message cannot be true; its client is then refused."""
@@ -297,11 +317,6 @@ class Method(Generic[S, C, D, U]):
     def sends(self, card: Card) -> Sent:
         """The paths of every State in a client's Up: no others may be in it."""
         return Sent([path for path in card.params if not path.startswith("private.")])
-
-    def subspace(self, down: D) -> Mapping[Path, Tensor]:
-        """What privacy may spare: for tensors of an Up, by path, an orthonormal basis (rows, r) of
-        the directions that matter, known from what everybody received."""
-        return {}
 
     def prepare(self, client: Client, state: C) -> C:
         """Work before predictions are asked for, such as fine-tuning; nothing of it is kept."""

@@ -33,12 +33,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from communis.core.contract import Card, Client, FleetView, Method, Sent, UpMessage
+from communis.core.contract import (
+    Card,
+    Client,
+    DownMessage,
+    FleetView,
+    Mechanism,
+    Method,
+    Sent,
+    UpMessage,
+)
 from communis.core.errors import CommunisError
 from communis.core.replies import Replies, samples, uniform
 from communis.core.state import State
@@ -66,18 +75,24 @@ class Private:
 
 
 @dataclass(frozen=True)
-class Down:
+class Down(DownMessage):
     w: State
     operator: State  # theta_M
     u: State  # U_g
     v: State  # W_g
     warm: bool  # this round's mean is plain
 
+    def subspace(self, method: Umeda) -> Mapping[str, Tensor]:
+        return self.u if method.upload == "full" else {}
+
 
 @dataclass(frozen=True)
 class Up(UpMessage):
     w: State
     operator: Mapping[str, Tensor]  # theta_M,k, or the core of its change
+    mechanism: ClassVar[Mechanism] = Mechanism(
+        field="operator", symbol="theta_M", mend='set fleet.models = ["sglt"] with an operator'
+    )
 
     def check(self, card: Card, method: Umeda) -> None:
         own = {path: shape for path, shape in card.params.items() if ops.is_operator(path)}
@@ -156,9 +171,6 @@ class Umeda(Averaging, Method[Server, Private, Down, Up]):
     def adopt(self, client: Client, state: Private, down: Down) -> Private:
         (state.kept | down.w | (down.operator + state.rest)).load_into(client.model)
         return state
-
-    def subspace(self, down: Down) -> Mapping[str, Tensor]:
-        return down.u if self.upload == "full" else {}
 
     def local(self, client: Client, state: Private, down: Down) -> tuple[Private, Up]:
         self.train(client)

@@ -17,6 +17,7 @@ from communis.core.contract import (
     AfterExchange,
     Batch,
     Client,
+    DownMessage,
     Prediction,
     Samples,
     Score,
@@ -147,7 +148,8 @@ class Executor:
         flat = flatten(up)
         if self.guard is None:
             return flat
-        subspace = self.method.subspace(down) if self.guard.kappa != 1 else {}
+        shaped = self.guard.kappa != 1 and isinstance(down, DownMessage)
+        subspace = down.subspace(self.method) if shaped else {}
         noise = client.generator("privacy")
         sent, clipped = self.guard.protect(flat, flatten(down), subspace, client.round, noise)
         client.log["privacy/clipped"] = clipped
