@@ -31,6 +31,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from communis.core import diagnostics
 from communis.core.contract import Card, Client, FleetView, Method, Needs, Sent, modality_of
 from communis.core.errors import CommunisError
 from communis.core.groups import groups
@@ -93,7 +94,10 @@ class FedEL(Averaging, Method[Server, Private, Down, Up]):
         return Server(self.initial(fleet), budget)
 
     def notes(self, server: Server, node: int) -> dict[str, float]:
-        return {f"budget/{i}": float(fitting(b)) for i, b in enumerate(server.budget.tolist())}
+        return {
+            diagnostics.BUDGET.of(i): float(fitting(b))
+            for i, b in enumerate(server.budget.tolist())
+        }
 
     def start_client(self, client: Client) -> Private:
         return Private(self.keep(client), w=State(), end=0, front=0)

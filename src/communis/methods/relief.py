@@ -35,7 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from communis.core import requirements
+from communis.core import diagnostics, requirements
 from communis.core.arrays import Array
 from communis.core.contract import Card, Client, FleetView, Method, Sent, UpMessage
 from communis.core.errors import CommunisError
@@ -144,7 +144,7 @@ class Relief(Sharing, Method[Server, State, Down, Up]):
         if self.allocation == "random":
             chosen = client.generator("allocation").permutation(len(owned))[: len(chosen)]
         S_n = [path for i, paths in enumerate(owned.values()) if i in chosen for path in paths]
-        client.log.update({f"trained/{j}": 1.0 for j in groups(S_n)})
+        client.log.update({diagnostics.TRAINED.of(j): 1.0 for j in groups(S_n)})
         self.train(client, paths=S_n)
         sent = self.send(client).pick([*S_n, *self.statistics(client.card)])
         return self.keep(client), Up(w=sent)
@@ -166,8 +166,8 @@ class Relief(Sharing, Method[Server, State, Down, Up]):
         return Server(server.w | means, State(dbar), server.k, server.round + 1)
 
     def notes(self, server: Server, node: int) -> dict[str, float]:
-        notes = {f"budget/{n}": float(k) for n, k in enumerate(server.k)}
-        return notes | {f"divergence/{j}": float(d) for j, d in server.dbar.items()}
+        notes = {diagnostics.BUDGET.of(n): float(k) for n, k in enumerate(server.k)}
+        return notes | {diagnostics.DIVERGENCE.of(j): float(d) for j, d in server.dbar.items()}
 
 
 def _parameters(up: Up) -> State:

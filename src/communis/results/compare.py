@@ -15,8 +15,9 @@ from pathlib import Path
 from statistics import fmean
 
 from communis.core.errors import CommunisError
+from communis.core.metrics import better
 from communis.core.selection import SELECTS, Select
-from communis.results.estimate import Estimate, better, ranked, verdict
+from communis.results.estimate import Estimate, ranked, verdict
 from communis.results.finished import Finished, read
 
 BASE = "fedavg"  # the plainest method

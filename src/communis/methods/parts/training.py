@@ -13,7 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from communis.core import diagnostics
 from communis.core.contract import Batch, Client, Model, Output, Samples
+from communis.core.diagnostics import Diagnostic
 from communis.core.errors import CommunisError
 from communis.core.groups import groups
 from communis.methods.parts.optim import OptimizerName, clip_gradients, make_optimizer
@@ -223,21 +225,23 @@ def note_forward(client: Client, samples: Samples, windows: int | None = None) -
     passed = len(samples) if windows is None else windows
     if not client.timed or not passed:
         return
-    _add(client.log, windows=float(passed))
+    _add(client.log, diagnostics.WINDOWS, passed)
     if client.timed == "exact":
         forward, _ = _flops(client, _features, samples, "forward", passed / len(samples))
-        _add(client.log, flops_forward=forward)
+        _add(client.log, diagnostics.FLOPS_FORWARD, forward)
 
 
 def _note_training(client: Client, loss: Loss, paths: list[str], seen: int) -> None:
     """Adds what this training took; FLOPs only where the clock goes by them."""
     trained = groups(paths)
-    _add(client.log, windows=float(seen), group_windows=float(seen * len(trained)))
-    client.log.update({f"trained/{group}": 1.0 for group in trained})
+    _add(client.log, diagnostics.WINDOWS, seen)
+    _add(client.log, diagnostics.GROUP_WINDOWS, seen * len(trained))
+    client.log.update({diagnostics.TRAINED.of(group): 1.0 for group in trained})
     if client.timed == "exact":
         key, passes = (tuple(paths), getattr(loss, "__code__", loss)), seen / len(client.train)
         forward, backward = _flops(client, loss, client.train, key, passes)
-        _add(client.log, flops_forward=forward, flops_backward=backward)
+        _add(client.log, diagnostics.FLOPS_FORWARD, forward)
+        _add(client.log, diagnostics.FLOPS_BACKWARD, backward)
 
 
 def _flops(
@@ -247,9 +251,8 @@ def _flops(
         return _meter.spent(client.model, loss, samples, key, passes, client.card.modalities)
 
 
-def _add(log: dict[str, float], **amounts: float) -> None:
-    for name, amount in amounts.items():
-        log[name] = log.get(name, 0.0) + amount
+def _add(log: dict[str, float], what: Diagnostic, amount: float) -> None:
+    log[what.name] = log.get(what.name, 0.0) + amount
 
 
 def _features(output: Output, batch: Batch) -> Tensor:
