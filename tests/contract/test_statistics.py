@@ -21,6 +21,7 @@ from tests.unit.methods.tiny import play
 
 SHARING = [name for name in METHODS if issubclass(find("methods", name), Sharing)]
 AVERAGING = [name for name in SHARING if name != "fedbn"]
+OWN = ("ditto", "wifederated")  # predict with weights of their own, and statistics follow
 PLAN = Plan(rounds=3, workers=1, participation=0.7, eval_every=0)
 STEPS: dict[str, dict[str, Any]] = {  # what must not touch statistics; with ema they move slowly
     "scaffold": {"lr_server": 0.5},
@@ -84,7 +85,7 @@ def test_clients_predict_with_what_came_down(name: str) -> None:
     for i in range(5):
         client, state, down = game.receive(i, 2)
         game.method.prepare(client, state)
-        if name == "wifederated":  # tunes the model, and statistics follow
+        if name in OWN:
             continue
         held = client.model.by_path[1]
         assert told(down)
@@ -105,7 +106,7 @@ def test_recalibrated_before_predictions(name: str) -> None:
     game = play(mixed_fleet(), make(name, buffers="recalibrate"), rounds=2)
     assert not told(game.server)
     client, state, _ = game.receive(4, 3)
-    if name == "wifederated":  # it tunes the model as well, see test_sharing
+    if name in OWN:
         return
     weights = {path: p.detach().clone() for path, p in client.model.by_path[0].items()}
     found = []
