@@ -1,4 +1,5 @@
-"""The contract: what a method, its clients and its server may know of each other. Start here.
+"""The contract: what a method, its clients and its server may know of each other. docs/contract.md
+is the page to start with.
 
 A round, in the order in which these types meet:
 
