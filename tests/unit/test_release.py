@@ -47,3 +47,11 @@ def test_the_licence_of_everything_that_users_install_is_listed() -> None:
     listed = {row[0].removeprefix("| ") for row in rows}
     assert required(("edf", "moment", "privacy")) <= listed
     assert not [row for row in rows if "not stated" in row[2]]
+
+
+def test_nobody_is_told_to_install_communis_from_an_index_that_does_not_have_it() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    code = sorted((ROOT / "src").rglob("*.py"))
+    told = re.compile(r"pip install [^\n`]*\bcommunis\b")
+    assert told.search("pip install 'communis[edf]'")
+    assert [path for path in (*pages, *code) if told.search(path.read_text("utf-8"))] == []
