@@ -70,6 +70,6 @@ def section(runs: Sequence[Finished], shades: Mapping[str, str]) -> Markup:
 
 def noted(run: Finished) -> pd.DataFrame:
     """Rounds x names: the mean over honest clients."""
-    log = run.rows("log", pc.field("name").isin([*CHARTS]))
+    log = pd.DataFrame(run.rows("log", pc.field("name").isin([*CHARTS])))
     mine = log[~log["client"].isin(attackers(run))]
     return pd.DataFrame(mine.pivot_table(index="round", columns="name", values="value"))
