@@ -199,6 +199,7 @@ def clean(homes: dict[str, Path]) -> Page:
     return Page("".join([*pages, spots(long, [], "t", "x", "y", least=(0.0, 2.0))]))
 
 
+@pytest.mark.slow
 def test_every_section_is_tried(clean: Page) -> None:
     text = "\n".join(clean.texts)
     assert [title for title in HEADINGS if title not in text] == []
@@ -347,6 +348,7 @@ def test_every_text_of_a_folder_is_shown_as_text(
     assert live > 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_every_payload_in_every_name_at_once(payload: str, clean: Page, tmp_path: Path) -> None:
     """Names that hang together, as those of sensors and methods do, in all places alike."""

@@ -20,6 +20,7 @@ from communis.core.scratch import Scratch
 from tests.fleets import mixed_fleet
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
 def test_sigterm_lets_the_round_finish(tmp_path: Path) -> None:
     """As Ctrl-C does: the run stops after a round and can be continued."""
@@ -81,6 +82,7 @@ def another(code: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str],
             process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no such locks")
 def test_what_a_killed_run_left_in_memory_and_on_disk_is_swept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
