@@ -153,7 +153,6 @@ def privacy(home: Path) -> None:
         shutil.rmtree(path)
 
 
-SLOW = (grid, privacy, real, clear)
 KINDS = (graph, attack, similarity, latent, grid, clock, alone, real, clear, privacy)
 HEADINGS = (  # of all sections that depend on a text of the folder
     "Which method serves this fleet, at which cost?",
@@ -325,10 +324,8 @@ def check(runs: list[Finished], clean: Page, what: str) -> bool:
     return MARK in "".join(page.texts)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(make.__name__, marks=pytest.mark.slow if make in SLOW else ()) for make in KINDS],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [make.__name__ for make in KINDS])
 def test_every_text_of_a_folder_is_shown_as_text(
     kind: str, homes: dict[str, Path], clean: Page, tmp_path: Path
 ) -> None:
