@@ -98,7 +98,7 @@ def main() -> None:
     for name, bench in benches.items():
         card = bench.bound.cards[0]
         sizes = {path: int(np.prod(shape)) for path, shape in card.params.items()}
-        stay = sum(sizes.values()) - sum(sizes[path] for path in bench.method.sends(card))
+        stay = sum(sizes.values()) - sum(sizes[path] for path in bench.method.sends(card).paths)
         up, down = bench.once(), bench.method.down(bench.server, card)
         steps = -(-asked.samples // bench.method.batch)
         print(

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from communis import CommunisError
-from communis.core.contract import Method
+from communis.core.contract import AfterExchange, Method
 from communis.core.plugins import find, names
 from communis.exchange.wire import payload_types
 from communis.methods.parts.sharing import Sharing
@@ -16,10 +16,9 @@ from communis.methods.parts.sharing import Sharing
 
 @dataclass(frozen=True)
 class Abilities:
-    pools_data: bool  # clients hand over raw windows, and one pooled client trains
+    raw_data: bool  # clients hand over raw windows, and one pooled client trains
     sends: bool  # clients send something
-    partial: bool  # a client may send some of the paths that it could send
-    settles: bool  # clients work after the exchange
+    after_exchange: bool  # clients work after the exchange
     prepares: bool  # clients work before they predict, beyond what all sharing methods do
     shares: bool  # clients share a model, or parts of one
     averages: bool  # the statistics of BatchNorm may be averaged with it
@@ -29,12 +28,12 @@ class Abilities:
 def abilities(name: str) -> Abilities:
     kind = find("methods", name)
     up = payload_types(kind)[3]
+    raw_data = kind().needs.raw_data
     shares = issubclass(kind, Sharing)
     return Abilities(
-        pools_data=kind.pools_data,
-        sends=not kind.pools_data and up is not type(None),
-        partial=kind.partial,
-        settles=kind.settle is not Method.settle,
+        raw_data=raw_data,
+        sends=not raw_data and up is not type(None),
+        after_exchange=issubclass(kind, AfterExchange),
         prepares=kind.prepare not in (Method.prepare, Sharing.prepare),
         shares=shares,
         averages=shares and _takes(kind, buffers="average"),
@@ -56,8 +55,8 @@ def _takes(kind: Any, **settings: Any) -> bool:
 
 
 METHODS = names("methods")
-FEDERATED = [name for name in METHODS if not abilities(name).pools_data]
+FEDERATED = [name for name in METHODS if not abilities(name).raw_data]
 SENDING = [name for name in METHODS if abilities(name).sends]
-SETTLING = [name for name in METHODS if abilities(name).settles]
+SETTLING = [name for name in METHODS if abilities(name).after_exchange]
 SHARING = [name for name in METHODS if abilities(name).shares]
 AVERAGING = [name for name in METHODS if abilities(name).averages]

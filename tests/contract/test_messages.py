@@ -11,7 +11,7 @@ from communis import Plan, Run
 from communis.exchange.wire import decode, encode, flatten, payload_types
 from communis.fleet.clients import FleetClients
 from communis.run.backends.mock import Mock, corrupt, silence
-from tests.contract.abilities import SENDING, abilities
+from tests.contract.abilities import SENDING
 from tests.fleets import make, mixed_fleet
 
 pytestmark = pytest.mark.parametrize("name", SENDING)
@@ -77,7 +77,7 @@ def test_a_client_can_send_only_the_paths_that_the_method_shares(name: str) -> N
     up_type = payload_types(type(method))[3]
     bound = FleetClients(fleet, method)
     card = bound.cards[1]
-    hidden = [path for path in card.params if path not in method.sends(card)]
+    hidden = [path for path in card.params if path not in method.sends(card).paths]
 
     def plant(data: bytes) -> bytes:
         flat = flatten(decode(data, up_type))
@@ -95,7 +95,7 @@ def test_a_client_can_send_only_the_paths_that_the_method_shares(name: str) -> N
         run.backend = Mock(run.backend, corrupt(change, 1))
         with run:
             (record,) = list(run)
-        if change(probe) != probe and not (change is drop and abilities(name).partial):
+        if change(probe) != probe and not (change is drop and method.sends(card).optional):
             assert [client for client, why in record.refused if reason in why] == [1]
         for path, tensor in flatten(run.server).items():
             assert not bool((tensor == 777).any()), path

@@ -41,7 +41,7 @@ def numbers(run: Run) -> dict[str, Any]:
 
 def as_trained(fleet: Fleet, name: str) -> Fleet:
     """The fleet as the method trains on it."""
-    return fleet.pool() if abilities(name).pools_data else fleet
+    return fleet.pool() if abilities(name).raw_data else fleet
 
 
 def finished(name: str, fleet: Fleet | None = None, plan: Plan = PLAN, **options: Any) -> Run:
@@ -144,7 +144,7 @@ def test_ledger_is_what_was_sent(name: str) -> None:
         record = next(iter(run))
     links = run.links()
     assert int(links["payload"].sum()) == record.bytes_up + record.bytes_down
-    if abilities(name).pools_data:
+    if abilities(name).raw_data:
         return  # raw windows, tested with the method
     asked = sum(len(ask.down) for ask in mock.asks if ask.kind != "evaluate")
     assert record.bytes_up + record.bytes_down + record.bytes_framing == asked + sum(sizes)

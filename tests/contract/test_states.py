@@ -39,12 +39,12 @@ def breaking(name: str, step: str) -> AnyMethod:
             state, up = super().local(client, state, down)
             return (spoiled(client, state) if step == "local" else state), up
 
-        def settle(self, client: Any, state: Any, down: Any) -> Any:
-            state = super().settle(client, state, down)
-            return spoiled(client, state) if step == "settle" else state
+        def after_exchange(self, client: Any, state: Any, down: Any) -> Any:
+            state = super().after_exchange(client, state, down)
+            return spoiled(client, state) if step == "after_exchange" else state
 
-    if not abilities(name).settles:
-        del Breaking.settle
+    if not abilities(name).after_exchange:
+        del Breaking.after_exchange
     made: AnyMethod = Breaking(batch=8)
     return made
 
@@ -95,7 +95,7 @@ def of_others(table: Any) -> Any:
 @pytest.mark.parametrize("name", SETTLING)
 def test_nor_is_one_that_settling_broke_kept(name: str) -> None:
     """The client goes on from the state that its training left."""
-    with Run(mixed_fleet(), breaking(name, "settle"), PLAN) as run:
+    with Run(mixed_fleet(), breaking(name, "after_exchange"), PLAN) as run:
         records = list(run)
     assert [[client for client, _ in record.refused] for record in records] == [[], [WHO], []]
     assert records[1].refused[0][1].startswith("private state: ")

@@ -6,8 +6,6 @@ A round, in the order in which these types meet:
     Method.adopt(client, state, down)     -> state      on the client: fills the model
     Method.local(client, state, down)     -> state, Up  on the client: trains
     Method.aggregate(server, Replies[Up]) -> server     server side, or on every node of a graph
-    Method.back(server, card)             -> Down       server side, if there is work afterwards
-    Method.settle(client, state, down)    -> state      on the client: that work
     Method.prepare(client, state)         -> state      on the client, after adopt, if it is scored
     Method.predict(client, state, batch)  -> Tensor     on the client, after that
 
@@ -16,10 +14,10 @@ Whatever crosses between the two sides is a declared dataclass and passes the co
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 from torch import Tensor, nn
@@ -56,6 +54,20 @@ class Output:
     embedding: Tensor  # (B, e): the tap that prototypes and contrastive losses use
     prediction: Tensor  # (B, task.outputs)
     extra: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a method says of a batch, if it is more than the prediction that is scored."""
+
+    scored: Tensor  # (B, outputs)
+    # By name: other predictions (B, outputs), scored as `metric@name`, and measures (B,), whose
+    # mean is `mean@name`.
+    views: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @staticmethod
+    def of(said: Tensor | Prediction) -> Prediction:
+        return Prediction(said) if isinstance(said, Tensor) else said
 
 
 class Model(nn.Module):
@@ -174,7 +186,7 @@ class Client:
     log: dict[str, float] = field(default_factory=dict)  # diagnostics; on no wire
     timed: str = ""  # how the device clock reckons what it computes; empty: nobody asks
     memory: dict[str, Tensor] = field(default_factory=dict)  # of its optimiser, if it is carried on
-    public: Public | None = None  # for methods with `uses_public`
+    public: Public | None = None  # for methods that need `public_windows`
 
     def generator(self, name: str) -> np.random.Generator:
         """This client's random stream of that name in this round."""
@@ -214,15 +226,67 @@ def modality_of(path: Path) -> Modality:
     return rest.partition(".")[0] if first in ("encoders", "unimodal") else ""
 
 
+@dataclass(frozen=True)
+class Sent:
+    """The paths that a client sends."""
+
+    paths: Sequence[Path]
+    optional: Collection[Path] = ()  # those of them that a message may lack
+
+
+class DownMessage:
+    """A `Down` derives from it if it names directions that privacy may spare."""
+
+    def subspace(self, method: Any) -> Mapping[Path, Tensor]:
+        """For tensors of an Up, by path, an orthonormal basis (rows, r) of the directions that
+        matter, known from what everybody received."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """The privacy that a method's own paper describes (`privacy.mode = "paper"`)."""
+
+    field: str  # of Up and Down: what is noised
+    symbol: str  # its name in the paper
+    mend: str  # what to set where a fleet's models have nothing of it
+
+
+class UpMessage:
+    """An `Up` derives from it if a well-formed message may still be one that no honest client
+    sends, or if its paper noises it."""
+
+    mechanism: ClassVar[Mechanism | None] = None
+
+    def check(self, card: Card, method: Any) -> None:
+        """Raises CommunisError if the message cannot be true; its client is then refused."""
+
+    def repaired(self) -> Self:
+        """What privacy has noised, brought back to what `check` takes for true, by looking at
+        nothing but the message. A true message keeps its bits."""
+        return self
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a method needs of the fleet and of the exchange, with its settings as they are."""
+
+    raw_data: bool = False  # clients hand over their windows, and one pooled client trains
+    public_windows: bool = False  # everybody has the training windows of one client
+    all_branches: bool = False  # clients have branches for all of the fleet's sensors, owned or not
+    same_model: bool = False  # clients share with clients of the same model only
+    exchange: bool = True  # False: nobody hears anybody; a client's aggregator hears it alone
+    # Which models of clients go together: of the same shapes; any with embeddings of one size; any.
+    models: Literal["alike", "one_embedding", "any"] = "alike"
+
+
 class Method(Generic[S, C, D, U]):
     """A federated method: hyper-parameters in a frozen dataclass, no state."""
 
-    pools_data: ClassVar[bool] = False  # True: clients hand over raw data, one pooled client trains
-    partial: ClassVar[bool] = False  # True: an Up may hold some of the paths of `sends` only
-    uses_public: ClassVar[bool] = False  # True: everybody has the training windows of one client
-    whole: bool = False  # clients have branches for all of the fleet's sensors, owned or not
-    by_model: bool = False  # what clients share, they share with clients of the same model only
-    exchange: bool = True  # False: nobody hears anybody; a client's aggregator hears it alone
+    @property
+    def needs(self) -> Needs:
+        """What the run has to provide. It may depend on the method's settings."""
+        return Needs()
 
     def equip(self, model: Model, task: Task) -> None:
         """Adds the modules that the method needs to a model, personal ones under `private`; they
@@ -250,52 +314,38 @@ class Method(Generic[S, C, D, U]):
     def aggregate(self, server: S, ups: Replies[U]) -> S:
         raise NotImplementedError
 
-    def sends(self, card: Card) -> Sequence[Path]:
-        """The paths that every State of a client's Up must have, no more and (unless `partial`) no
-        fewer."""
-        return [path for path in card.params if not path.startswith("private.")]
-
-    def vet(self, card: Card, up: U) -> None:
-        """Raises CommunisError if a well-formed Up cannot be true; its client is then refused."""
-
-    def back(self, server: S, card: Card) -> D:
-        """What clients get after the exchange, for `settle`. What they keep of it need not be in
-        the next `down`."""
-        return self.down(server, card)
-
-    def settle(self, client: Client, state: C, down: D) -> C:
-        """Work after the exchange, with the new downlink. Overriding it is what makes it happen."""
-        raise NotImplementedError
-
-    def subspace(self, down: D) -> Mapping[Path, Tensor]:
-        """What privacy may spare: for tensors of an Up, by path, an orthonormal basis (rows, r) of
-        the directions that matter, known from what everybody received."""
-        return {}
-
-    def tidied(self, up: U) -> U:
-        """An Up that privacy has noised, brought back to what `vet` takes for true, by looking at
-        nothing but the Up."""
-        return up
+    def sends(self, card: Card) -> Sent:
+        """The paths of every State in a client's Up: no others may be in it."""
+        return Sent([path for path in card.params if not path.startswith("private.")])
 
     def prepare(self, client: Client, state: C) -> C:
         """Work before predictions are asked for, such as fine-tuning; nothing of it is kept."""
         return state
 
-    def predict(self, client: Client, state: C, batch: Batch) -> Tensor:
+    def predict(self, client: Client, state: C, batch: Batch) -> Tensor | Prediction:
+        """What is scored, (B, outputs); with a `Prediction`, what else is recorded."""
         return client.model(batch).prediction
 
-    def views(self, client: Client, state: C, batch: Batch) -> Mapping[str, Tensor]:
-        """What else is recorded at evaluation, by name: other predictions (B, outputs), scored as
-        `metric@name`, and measures (B,), whose mean is `mean@name`. "": the prediction itself."""
+    def common(self, server: S) -> Mapping[str, Tensor]:
+        """What an aggregator has learned for all, such as the common model: it is compared between
+        the nodes of a graph, and with and without liars. Keys that one lacks are not compared."""
         return {}
-
-    def measures(self, server: S) -> Mapping[str, Tensor]:
-        """What of an aggregator's state is compared, between nodes of a graph and with and without
-        liars: the common model `w` if there is one. Keys that one lacks are not compared."""
-        found: Any = getattr(server, "w", {})
-        return cast(Mapping[str, Tensor], found)
 
     def notes(self, server: S, node: int) -> Mapping[str, float]:
         """What is worth writing down of an aggregator's state after a round; node: the client whose
         it is in a graph, -1 for a server."""
         return {}
+
+
+class AfterExchange(Method[S, C, D, U]):
+    """A method whose clients work once more in a round, with what the exchange brought: it derives
+    from `AfterExchange[Server, Private, Down, Up]` in place of `Method[...]`."""
+
+    def down_after(self, server: S, card: Card) -> D:
+        """What clients get after the exchange. What they keep of it need not be in the next
+        `down`."""
+        return self.down(server, card)
+
+    def after_exchange(self, client: Client, state: C, down: D) -> C:
+        """On the client, after `adopt`: the work itself."""
+        raise NotImplementedError

@@ -4,11 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from communis.core.contract import FleetView
+from communis.core.contract import FleetView, Needs
 from communis.core.errors import CommunisError
+from communis.core.plugins import find, names
 
 SHOWN = 8  # clients named in a message
-MIXED = ("comfed", "fedapa", "fedmd", "fedpcl", "fedproto", "local")  # methods for mixed models
+
+
+def mixed(*kinds: str) -> str:
+    """The methods of this package that take mixed models, or such of these kinds, by name. Asked
+    for in a refusal only, as it imports them all."""
+    kinds = kinds or ("any", "one_embedding")
+    return ", ".join(name for name in names("methods") if _needs(name).models in kinds)
+
+
+def _needs(method: str) -> Needs:
+    """With the settings that are its defaults."""
+    found: Needs = find("methods", method)().needs
+    return found
+
+
+def same_shapes(method: object, path: str, one: tuple[int, ...], other: tuple[int, ...]) -> None:
+    """Clients have a path in one shape."""
+    if one == other:
+        return
+    kind = type(method).__name__
+    mend = f"choose a method for mixed models ({mixed()})"
+    if hasattr(method, "by_model"):
+        mend += (
+            ", or let only clients with the same model share: "
+            f"methods.{kind.lower()}.by_model = true"
+        )
+    raise CommunisError(
+        f"{kind} averages parameters, but clients have {path} in shapes {one} and {other}: give "
+        f"all clients one model in [fleet] models and one detail, or {mend}"
+    )
 
 
 def at_least(method: object, **least: float) -> None:
@@ -57,7 +87,7 @@ def one_size(sizes: Iterable[int], method: str) -> int:
     if len(found) != 1:
         raise CommunisError(
             f"{method} needs features of one size from all encoders, got {found}: give all clients "
-            f"one model in [fleet] models, or choose a method for mixed ones ({', '.join(MIXED)})"
+            f"one model in [fleet] models, or choose a method for mixed ones ({mixed()})"
         )
     return found[0]
 
@@ -68,7 +98,7 @@ def one_embedding(fleet: FleetView, method: str) -> int:
     if len(sizes) != 1:
         raise CommunisError(
             f"{method} needs one embedding size for all clients, got {sizes}: choose models that "
-            "share it or set [fleet] embedding; comfed, fedmd and local do without"
+            f"share it or set [fleet] embedding; {mixed('any')} do without"
         )
     return sizes[0]
 

@@ -44,7 +44,7 @@ class Topology(Protocol):
 class Ask:
     """A piece of work for one client."""
 
-    kind: Literal["train", "settle", "evaluate", "whole"]  # whole: evaluate with all sensors
+    kind: Literal["train", "after", "evaluate", "whole"]  # whole: evaluate with all sensors
     client: int
     round: int
     since: int  # the round of the client's last committed private state; -1: none yet

@@ -13,7 +13,7 @@ import json
 import math
 import struct
 import types
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, lru_cache
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -23,7 +23,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from communis.core.contract import Card, Method
+from communis.core.contract import Card, Method, Sent
 from communis.core.errors import CommunisError
 from communis.core.state import State
 
@@ -174,30 +174,28 @@ def unflatten(flat: dict[str, Tensor], kind: Any) -> Any:
     return kind(**built)
 
 
-def check(
-    payload: Any, card: Card, paths: Collection[str] | None = None, partial: bool = False
-) -> None:
+def check(payload: Any, card: Card, sent: Sent | None = None) -> None:
     """Refuses NaN and Inf, paths that the client does not own, and shapes that were not declared.
-    paths: what every State must hold exactly; if `partial`, nothing but that."""
-    _check_layout(payload, card, paths, partial)
+    sent: what every State must hold."""
+    _check_layout(payload, card, sent)
     for name in not_finite(payload):
         raise WireError(f"{name} {NOT_FINITE}")
 
 
-def _check_layout(payload: Any, card: Card, paths: Collection[str] | None, partial: bool) -> None:
+def _check_layout(payload: Any, card: Card, sent: Sent | None) -> None:
     if isinstance(payload, State):
-        _check_paths(_ROOT, payload, card, paths, partial)
+        _check_paths(_ROOT, payload, card, sent)
     if not is_dataclass(payload):
         return
     for field_name, hint in schema(payload.__class__).items():
         value = getattr(payload, field_name)
         if get_origin(hint) is Annotated and isinstance(value, State):
-            meaning, nothing = f"a modality of client {card.id}", not value
-            _check_keys(field_name, value, card.modalities, meaning, partial=nothing)
+            own = Sent(card.modalities, optional=() if value else card.modalities)
+            _check_keys(field_name, value, own, f"a modality of client {card.id}")
             for modality, tensor in value.items():
                 _check_shape(f"{field_name}/{modality}", tensor, get_args(hint)[1:], card)
         elif isinstance(value, State):
-            _check_paths(field_name, value, card, paths, partial)
+            _check_paths(field_name, value, card, sent)
         elif isinstance(value, Tensor) and get_origin(hint) is Annotated:
             _check_shape(field_name, value, get_args(hint)[1:], card)
 
@@ -217,7 +215,8 @@ def payload_types(method: type[Method[Any, Any, Any, Any]]) -> tuple[Any, Any, A
     """The types (Server, client state, Down, Up) that a method class declares in `Method[...]`."""
     for base in method.__mro__:
         for generic in getattr(base, "__orig_bases__", ()):
-            if get_origin(generic) is Method:
+            origin = get_origin(generic)
+            if isinstance(origin, type) and issubclass(origin, Method):
                 server, state, down, up = get_args(generic)
                 return server, state, down, up
     raise TypeError(f"{method.__name__} must derive from Method[Server, ClientState, Down, Up]")
@@ -283,22 +282,18 @@ def _check_shape(name: str, tensor: Tensor, sizes: tuple[str | int, ...], card: 
         raise WireError(f"{name} is {tensor.dtype}, expected torch.float32")
 
 
-def _check_keys(
-    field_name: str, state: State, keys: Collection[str], meaning: str, partial: bool
-) -> None:
-    """Refuses a State that holds other keys than these or, unless `partial`, not all of them."""
-    allowed = frozenset(keys)
+def _check_keys(field_name: str, state: State, sent: Sent, meaning: str) -> None:
+    """Refuses a State that holds other keys than these, or lacks one that is not optional."""
+    allowed, optional = frozenset(sent.paths), frozenset(sent.optional)
     for key in [key for key in state if key not in allowed]:
         raise WireError(f"{field_name}/{key} is not {meaning}")
-    for key in [key for key in keys if key not in state and not partial]:
+    for key in [key for key in sent.paths if key not in state and key not in optional]:
         raise WireError(f"{field_name}/{key} is missing")
 
 
-def _check_paths(
-    field_name: str, state: State, card: Card, paths: Collection[str] | None, partial: bool
-) -> None:
-    if paths is not None:
-        _check_keys(field_name, state, paths, f"a path that client {card.id} may send", partial)
+def _check_paths(field_name: str, state: State, card: Card, sent: Sent | None) -> None:
+    if sent is not None:
+        _check_keys(field_name, state, sent, f"a path that client {card.id} may send")
     shapes = card.shapes
     for path, tensor in state.items():
         if path not in shapes:

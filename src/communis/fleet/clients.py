@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
+from communis.core import requirements
 from communis.core.contract import Card, Client, Modality, Model, Public, Task, TrainingCost
 from communis.core.errors import CommunisError
 from communis.core.groups import groups
-from communis.core.requirements import MIXED
 from communis.core.samples import joined
 from communis.core.state import State
 from communis.core.streams import Streams
@@ -105,15 +105,9 @@ class FleetClients:
         own = {id(kit): kit for kit in (self._kit(card.id) for card in self.cards)}
         for kit in own.values():  # not those of `whole`, which nobody has
             for path in kit.shapes:
-                if path in found and found[path].shape != kit.initial[path].shape:
-                    raise CommunisError(
-                        f"{type(self.method).__name__} averages parameters, but clients have "
-                        f"{path} in shapes {tuple(found[path].shape)} and {kit.shapes[path]}: "
-                        "give all clients one model in [fleet] models and one detail, choose a "
-                        f"method for mixed models ({', '.join(MIXED)}), or let only clients with "
-                        "the same model share, as fedavg and what derives from it can: "
-                        "methods.fedavg.by_model = true"
-                    )
+                if path in found:
+                    shape = tuple(found[path].shape)
+                    requirements.same_shapes(self.method, path, shape, kit.shapes[path])
                 found[path] = kit.initial[path]
         return State({path: found[path] for path in sorted(found)})
 
@@ -134,7 +128,7 @@ class FleetClients:
             "pooled": self.fleet.pooled,
             "brought": brought(self.fleet.devices, self.fleet.profiles, self.fleet.models),
             "attackers": list(self.fleet.attack.attackers),
-            "public": public_client(self.fleet) if self.method.uses_public else None,
+            "public": public_client(self.fleet) if self.method.needs.public_windows else None,
             "clients": [
                 {
                     "id": card.id,
@@ -204,7 +198,7 @@ class FleetClients:
             round,
             self.fleet.streams,
             timed=self.fleet.clock.mode if self.fleet.devices else "",
-            public=self._public() if self.method.uses_public else None,
+            public=self._public() if self.method.needs.public_windows else None,
         )
         return self.fleet.attack.spoiled(client)
 
@@ -255,8 +249,9 @@ class FleetClients:
         return chosen if isinstance(chosen, Architecture) else architecture(chosen)
 
     def _kit(self, id: int, whole: bool = False) -> _Kit:
-        everything = whole or self.method.whole
-        if self.method.whole and any(self.fleet.coarse):
+        needs = self.method.needs
+        everything = whole or needs.all_branches
+        if needs.all_branches and any(self.fleet.coarse):
             raise CommunisError("whole = true needs clients with sensors of one detail")
         kind = self._architecture(id)
         shapes = self.fleet.shapes(len(self.fleet) if everything else id)
@@ -266,7 +261,7 @@ class FleetClients:
                 model: Model = kind.build(shapes, self.task.outputs, self.fleet.windows.kinds)
                 bare = [path for path, p in model.named_parameters() if p.requires_grad]
                 self.method.equip(model, self.task)
-            if self.method.by_model and len(set(self.fleet.models)) > 1:
+            if needs.same_model and len(set(self.fleet.models)) > 1:
                 model.mark = "@" + re.sub(r"[^\w-]+", "_", kind.name)
             initialise(model, self.fleet.streams)
             model.to(self.device)
@@ -296,7 +291,7 @@ class FleetClients:
         if id not in self._cache:
             everybody = self.fleet.pooled and id == len(self.fleet)
             found = self.fleet.all_samples() if everybody else self.fleet.samples(id)
-            if self.method.whole:
+            if self.method.needs.all_branches:
                 train, val, test = (joined([samples], self._nothing) for samples in found)
                 found = train, val, test
             train, val, test = (samples.to(self.device) for samples in found)

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
+from typing import Any, Self
 
 import torch
 
 from communis.core import requirements
-from communis.core.contract import Card, Client, FleetView, Method
+from communis.core.contract import Card, Client, FleetView, Method, UpMessage
 from communis.core.errors import CommunisError
 from communis.core.replies import Replies, samples, uniform
 from communis.core.state import State
@@ -29,8 +29,15 @@ from communis.methods.parts.training import note_forward
 
 
 @dataclass(frozen=True)
-class Up(fedavg.Up):
+class Up(fedavg.Up, UpMessage):
     a: float  # a_k, after training
+
+    def check(self, card: Card, method: Caring) -> None:
+        if not 0 <= self.a <= 1:
+            raise CommunisError(f"a is {self.a}; an accuracy lies between 0 and 1")
+
+    def repaired(self) -> Self:
+        return replace(self, a=min(1.0, max(0.0, self.a)))
 
 
 @dataclass(frozen=True)
@@ -56,13 +63,6 @@ class Caring(FedAvg, Method[Server, State, Down, Up]):
         self.train(client)
         a = client.log["train_accuracy"] = accuracy(client)
         return self.keep(client), Up(w=self.send(client), a=a)
-
-    def vet(self, card: Card, up: Any) -> None:
-        if not 0 <= up.a <= 1:
-            raise CommunisError(f"a is {up.a}; an accuracy lies between 0 and 1")
-
-    def tidied(self, up: Any) -> Any:
-        return replace(up, a=min(1.0, max(0.0, up.a)))
 
     def aggregate(self, server: Server, ups: Replies[Any]) -> Server:
         a = {card.id: up.a for card, up in ups.each()}

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
-from communis.core.contract import Card, Client, FleetView, Method
+from communis.core.contract import Card, Client, FleetView, Method, Needs
 from communis.core.replies import Replies
 from communis.core.state import State
 from communis.methods.parts.training import Recipe
@@ -42,7 +41,9 @@ class Up:
 class Centralized(Recipe, Method[Server, State, Down, Up]):
     """One pooled client trains one model on everybody's windows; every client is scored with it."""
 
-    pools_data: ClassVar[bool] = True
+    @property
+    def needs(self) -> Needs:
+        return Needs(raw_data=True)
 
     def start_server(self, fleet: FleetView) -> Server:
         return Server(w=fleet.params, buffers={})
@@ -61,6 +62,9 @@ class Centralized(Recipe, Method[Server, State, Down, Up]):
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
         self.train(client)
         return state, Up(w=State.of(client.model), buffers=State.buffers(client.model))
+
+    def common(self, server: Server) -> State:
+        return server.w
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         ((_, up),) = ups.each()  # the pooled client is alone

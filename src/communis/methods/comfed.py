@@ -24,7 +24,16 @@ import torch
 from torch import Tensor
 
 from communis.core import requirements
-from communis.core.contract import Batch, Card, Client, FleetView, Method, Output
+from communis.core.contract import (
+    AfterExchange,
+    Batch,
+    Card,
+    Client,
+    FleetView,
+    Needs,
+    Output,
+    UpMessage,
+)
 from communis.core.reductions.median import GeometricMedian
 from communis.core.replies import Replies
 from communis.core.state import State
@@ -51,16 +60,22 @@ class Private:
 
 
 @dataclass(frozen=True)
-class Up:
+class Up(UpMessage):
     u: Tensor  # (n, d) of the n classes in `has`
     has: Tensor  # (classes / 8,) bits
 
-
-Down = Up  # bits for every pull; nothing before training: clients have kept it
+    def check(self, card: Card, method: CoMFed) -> None:
+        latent.check(self.u, self.has, card.sizes["classes"], method.d)
 
 
 @dataclass(frozen=True)
-class CoMFed(Recipe, Method[Server, Private, Down, Up]):
+class Down:
+    u: Tensor  # (n, d) of the n classes in `has`; none before training: clients have kept them
+    has: Tensor  # (pulls * classes / 8,) bits
+
+
+@dataclass(frozen=True)
+class CoMFed(Recipe, AfterExchange[Server, Private, Down, Up]):
     """Clients pull the class means of their embeddings, translated into a small common space,
     towards a consensus: any mix of models and sensors, star or graph."""
 
@@ -82,6 +97,10 @@ class CoMFed(Recipe, Method[Server, Private, Down, Up]):
         super().__post_init__()
         requirements.at_least(self, d=1, lam=0, n_proj=0, lr_P=0, scale_lock=0, stale=0, warmup=0)
 
+    @property
+    def needs(self) -> Needs:
+        return Needs(exchange=self.exchange, models="any")
+
     def start_server(self, fleet: FleetView) -> Server:
         requirements.classes(fleet, "comfed", "a latent statistic belongs to a class")
         requirements.embedding(
@@ -100,7 +119,7 @@ class CoMFed(Recipe, Method[Server, Private, Down, Up]):
     def down(self, server: Server, card: Card) -> Down:
         return Down(*latent.pack(server.u[:0], server.age[:0] < 0))
 
-    def back(self, server: Server, card: Card) -> Down:
+    def down_after(self, server: Server, card: Card) -> Down:
         others = server.who != card.id
         return Down(*latent.pack(server.u[others], server.age[others] <= self.stale))
 
@@ -125,9 +144,6 @@ class CoMFed(Recipe, Method[Server, Private, Down, Up]):
         u = v @ state.P.T  # Equation 5
         return replace(state, w=State.all(client.model), v=v, has=has), Up(*latent.pack(u, has))
 
-    def vet(self, card: Card, up: Up) -> None:
-        latent.check(up.u, up.has, card.sizes["classes"], self.d)
-
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         def rows(up: Up) -> tuple[Tensor, Tensor]:
             return latent.unpack(up.u, up.has, server.u.shape[1])
@@ -140,10 +156,10 @@ class CoMFed(Recipe, Method[Server, Private, Down, Up]):
         age = torch.where(n > 0, 0.0, server.age + 1)  # Equation 11
         return Server(torch.where(n[:, None] > 0, u, server.u), age, server.who)
 
-    def measures(self, server: Server) -> dict[str, Tensor]:
+    def common(self, server: Server) -> dict[str, Tensor]:
         return latent.told(server.u, server.age, server.who)
 
-    def settle(self, client: Client, state: Private, down: Down) -> Private:
+    def after_exchange(self, client: Client, state: Private, down: Down) -> Private:
         u, known = latent.unpack(down.u, down.has, client.task.classes)
         client.log.update(latent.course(state.v @ state.P.T, state.has, u, known))
 

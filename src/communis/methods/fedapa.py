@@ -19,14 +19,14 @@ Beyond the paper: who sits out keeps its last prototypes, with an age; who was n
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from communis.core import requirements
-from communis.core.contract import Batch, Card, Client, FleetView, Method, Output
+from communis.core.contract import Batch, Card, Client, FleetView, Method, Needs, Output, UpMessage
 from communis.core.replies import Replies
 from communis.core.state import State
 from communis.methods.parts import prototypes
@@ -45,10 +45,17 @@ class Private:
 
 
 @dataclass(frozen=True)
-class Up:
+class Up(UpMessage):
     p: Tensor  # (classes, d), zero without windows; sparse: the rows that are there
     has: Tensor  # sparse: a bit for every class
     n: Tensor  # (classes,) if they are new
+
+    def check(self, card: Card, method: FedAPA) -> None:
+        prototypes.check(self.p, self.has, self.n, card, method.sparse)
+
+    def repaired(self) -> Self:
+        p, has, n = prototypes.repaired(self.p, self.has, self.n)
+        return replace(self, p=p, has=has, n=n)
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,10 @@ class FedAPA(Recipe, Method[Library, Private, Down, Up]):
         super().__post_init__()
         requirements.at_least(self, tau=1e-6, lam_min=0, lam_max=self.lam_min, min_count=1)
         requirements.at_least(self, warmup=0, stale=0)
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(exchange=self.exchange, models="one_embedding")
 
     def start_server(self, fleet: FleetView) -> Library:
         requirements.classes(fleet, "fedapa", "a prototype belongs to a class")
@@ -137,16 +148,10 @@ class FedAPA(Recipe, Method[Library, Private, Down, Up]):
 
         return loss if lam and len(targets) else None
 
-    def vet(self, card: Card, up: Up) -> None:
-        prototypes.check(up.p, up.has, up.n, card, self.sparse)
-
-    def tidied(self, up: Up) -> Up:
-        return Up(*prototypes.tidied(up.p, up.has, up.n))
-
     def aggregate(self, server: Library, ups: Replies[Up]) -> Library:
         return server.heard([(card.id, up.p, up.has, up.n) for card, up in ups.each()])
 
-    def measures(self, server: Library) -> dict[str, Tensor]:
+    def common(self, server: Library) -> dict[str, Tensor]:
         return server.by_class
 
     def notes(self, server: Library, node: int) -> dict[str, float]:

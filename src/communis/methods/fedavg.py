@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import torch
 
-from communis.core.contract import Card, Client, FleetView, Method, Model, Task, modality_of
+from communis.core.contract import Card, Client, FleetView, Method, Model, Needs, Task, modality_of
 from communis.core.errors import CommunisError
 from communis.core.replies import Replies, Weight, presence, samples, uniform
 from communis.core.state import State
@@ -73,6 +73,10 @@ class Averaging(Sharing):
             moved[path] = torch.lerp(w[path], mean, r_m) if modality_of(path) else mean
         return w | moved
 
+    def common(self, server: Any) -> State:
+        w: State = server.w
+        return w
+
 
 def w_of(up: Any) -> State:
     sent: State = up.w
@@ -95,6 +99,10 @@ class FedAvg(Averaging, Method[Server, State, Down, Up]):
             raise CommunisError(f"private_lr must be finite and at least 0, got {self.private_lr}")
         if self.whole and self.ema != "none":
             raise CommunisError("ema goes by who has a branch, but with whole = true everybody has")
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(all_branches=self.whole, same_model=self.by_model)
 
     def equip(self, model: Model, task: Task) -> None:
         model.zero_fill = self.mask_mode == "input_zero"

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from communis.core.contract import Card, Client, FleetView, Method
+from communis.core.contract import Card, Client, FleetView, Method, Needs
 from communis.core.errors import CommunisError
 from communis.core.groups import group_of, modality_of_group
 from communis.core.replies import Replies, samples, uniform
@@ -44,13 +44,16 @@ class Down:
 class FedBlock(Averaging, Method[Server, State, Down, Up]):
     """FedAvg of whole models in which rare sensors' branches train with a larger learning rate."""
 
-    whole = True
     uniform: bool = True  # weigh all clients alike instead of by samples
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.ema != "none":
             raise CommunisError("fedblock: ema goes by who has a branch, but here everybody has")
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(all_branches=True)
 
     def start_server(self, fleet: FleetView) -> Server:
         weigh = uniform if self.uniform else samples

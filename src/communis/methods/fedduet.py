@@ -24,7 +24,6 @@ Deviation: the paper does not say what it trains without DT. Here the shared par
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,7 +32,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis.core import requirements
-from communis.core.contract import Batch, Client, FleetView, Model, Output, Task
+from communis.core.contract import Batch, Client, FleetView, Model, Output, Prediction, Task
 from communis.core.errors import CommunisError
 from communis.core.state import State
 from communis.methods.fedavg import Down, FedAvg, Server, Up
@@ -114,25 +113,26 @@ class FedDUET(FedAvg):
         each = F.cross_entropy(z_P / sigma_f[:, None], y, reduction="none")
         return (sigma_f * each if self.rescale else each).mean()
 
-    def predict(self, client: Client, state: State, batch: Batch) -> Tensor:
-        return self.views(client, state, batch)[""]
-
-    def views(self, client: Client, state: State, batch: Batch) -> Mapping[str, Tensor]:
-        """The ensemble and the other one, each head alone, P-Head at its temperature; sigma_f and
-        the share of sensors whose s_m is at a bound."""
+    def predict(self, client: Client, state: State, batch: Batch) -> Prediction:
+        """The ensemble; beside it the other one, each head alone, P-Head at its temperature;
+        sigma_f and the share of sensors whose s_m is at a bound."""
         output = client.model(batch)
-        z_G, said = output.prediction, {"": output.prediction}
+        z_G = scored = output.prediction
+        views: dict[str, Tensor] = {}
         if self.dt:
             z_P = client.model.private["head"](output.embedding)
-            said = {"": z_G + z_P, "shared": z_G, "private": z_P}
+            scored = z_G + z_P
+            views |= {"shared": z_G, "private": z_P}
         if self.ut:
             unimodal = uncertainty.unimodal(client.model, output, batch.present)
             sigma_f = uncertainty.fused(unimodal)
-            said |= {"sigma_f": sigma_f, "clamped": uncertainty.clamped(unimodal)}
+            views |= {"sigma_f": sigma_f, "clamped": uncertainty.clamped(unimodal)}
             if self.shared_temperature:
-                said |= {"": z_G / sigma_f[:, None], "shared": z_G}
+                scored = z_G / sigma_f[:, None]
+                views["shared"] = z_G
             if self.dt:
                 cool = z_P / sigma_f[:, None]
                 both = {"literal": z_G + z_P, "tempered": z_G + cool}
-                said |= {"": both.pop(self.ensemble), **both, "private_tempered": cool}
-        return said
+                scored = both.pop(self.ensemble)
+                views |= {**both, "private_tempered": cool}
+        return Prediction(scored, views)

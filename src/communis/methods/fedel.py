@@ -27,12 +27,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from communis.core.contract import Card, Client, FleetView, Method, modality_of
+from communis.core import diagnostics
+from communis.core.contract import Card, Client, FleetView, Method, Needs, Sent, modality_of
 from communis.core.errors import CommunisError
 from communis.core.groups import groups
 from communis.core.replies import Replies
@@ -64,7 +64,6 @@ class Down:
 class FedEL(Averaging, Method[Server, Private, Down, Up]):
     """Slow devices train the most important layers of a window that slides through the model."""
 
-    partial: ClassVar[bool] = True  # only what was trained is sent
     uniform: bool = True  # weigh all who trained a block alike instead of by samples
     whole: bool = True  # clients have branches for all of the fleet's sensors, owned or not
     beta: float = 0.6  # weight of the client's own importance against that of the common model
@@ -75,6 +74,14 @@ class FedEL(Averaging, Method[Server, Private, Down, Up]):
             raise CommunisError(f"fedel needs beta in [0, 1], got {self.beta}")
         if self.whole and self.ema != "none":
             raise CommunisError("ema goes by who has a branch, but with whole = true everybody has")
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(all_branches=self.whole)
+
+    def sends(self, card: Card) -> Sent:
+        """Of parameters only what was trained."""
+        return Sent(self.travels(card), optional=self.shared(card.params))
 
     def start_server(self, fleet: FleetView) -> Server:
         paces = {card.id: fleet.pace(card) for card in fleet.cards if card.samples}
@@ -87,7 +94,10 @@ class FedEL(Averaging, Method[Server, Private, Down, Up]):
         return Server(self.initial(fleet), budget)
 
     def notes(self, server: Server, node: int) -> dict[str, float]:
-        return {f"budget/{i}": float(fitting(b)) for i, b in enumerate(server.budget.tolist())}
+        return {
+            diagnostics.BUDGET.of(i): float(fitting(b))
+            for i, b in enumerate(server.budget.tolist())
+        }
 
     def start_client(self, client: Client) -> Private:
         return Private(self.keep(client), w=State(), end=0, front=0)

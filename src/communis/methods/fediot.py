@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -33,16 +32,31 @@ from communis.core.contract import (
     FleetView,
     Method,
     Model,
+    Needs,
     Output,
+    Sent,
     Task,
+    UpMessage,
     modality_of,
 )
 from communis.core.errors import CommunisError
 from communis.core.replies import Replies, presence
 from communis.core.state import State
-from communis.methods.fedavg import Down, Server, Up
+from communis.methods import fedavg
+from communis.methods.fedavg import Down, Server
 from communis.methods.parts.sharing import Sharing, sound
 from communis.models.network import MLP
+
+
+@dataclass(frozen=True)
+class Up(fedavg.Up, UpMessage):
+    """All autoencoders, and of the owner of the public windows the classifier."""
+
+    def check(self, card: Card, method: FedIoT) -> None:
+        autoencoders, classifier = _parts(card)
+        found = sum(path in self.w for path in classifier)
+        if not self.w.keys() >= set(autoencoders) or found not in (0, len(classifier)):
+            raise CommunisError("w must hold all autoencoders, and a whole classifier or none")
 
 
 @dataclass(frozen=True)
@@ -50,8 +64,6 @@ class FedIoT(Sharing, Method[Server, State, Down, Up]):
     """Autoencoders learn from everybody's windows without labels, a classifier on their codes from
     the windows of one client that are public."""
 
-    uses_public: ClassVar[bool] = True
-    partial: ClassVar[bool] = True  # only the owner of the public windows sends a classifier
     cross: bool = True  # every modality is also reconstructed from the codes of the others
     alpha: float = 100.0  # weight of a window on clients with several modalities; 1: like any other
     hidden: int = 32  # units of a decoder's hidden layer
@@ -63,11 +75,19 @@ class FedIoT(Sharing, Method[Server, State, Down, Up]):
         if self.alpha <= 0:
             raise CommunisError(f"fediot needs alpha > 0, got {self.alpha}")
 
+    @property
+    def needs(self) -> Needs:
+        return Needs(public_windows=True)
+
     def equip(self, model: Model, task: Task) -> None:
         if self.cross:
             requirements.one_size(model.feature_sizes.values(), "fediot (unless cross = false)")
         for m, size in model.feature_sizes.items():
             model.unimodal[m] = MLP((size, self.hidden, prod(model.shapes[m])))
+
+    def sends(self, card: Card) -> Sent:
+        """Only the owner of the public windows sends a classifier."""
+        return Sent(self.travels(card), optional=_parts(card)[1])
 
     def start_server(self, fleet: FleetView) -> Server:
         return Server(w=self.initial(fleet))
@@ -102,11 +122,8 @@ class FedIoT(Sharing, Method[Server, State, Down, Up]):
         told = self.statistics(client.card)
         return self.keep(client), Up(w=self.send(client).pick([*autoencoders, *told]) | sent)
 
-    def vet(self, card: Card, up: Up) -> None:
-        autoencoders, classifier = _parts(card)
-        found = sum(path in up.w for path in classifier)
-        if not up.w.keys() >= set(autoencoders) or found not in (0, len(classifier)):
-            raise CommunisError("w must hold all autoencoders, and a whole classifier or none")
+    def common(self, server: Server) -> State:
+        return server.w
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         return Server(w=server.w | sound(ups.mean(lambda up: up.w, by=self.weight)))

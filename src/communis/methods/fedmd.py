@@ -15,7 +15,7 @@ Deviation: what a client says of a window that none of its sensors saw counts li
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -23,14 +23,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis.core import requirements
-from communis.core.contract import Card, Client, FleetView, Method, Samples
+from communis.core.contract import AfterExchange, Card, Client, FleetView, Needs, Samples, UpMessage
 from communis.core.errors import CommunisError
 from communis.core.replies import Replies, uniform
 from communis.core.samples import TensorSamples
 from communis.core.state import State
 from communis.methods.parts.training import Recipe, note_forward
-
-APART = "digest/"  # two optimisers, one for private windows and one for digesting
 
 
 @dataclass(frozen=True)
@@ -44,16 +42,21 @@ class Down:
 
 
 @dataclass(frozen=True)
-class Up:
+class Up(UpMessage):
     logits: Tensor  # (public_batch, outputs)
+
+    def check(self, card: Card, method: FedMD) -> None:
+        shape, expected = tuple(self.logits.shape), (method.public_batch, card.sizes["outputs"])
+        if shape != expected or self.logits.dtype is not torch.float32:
+            found = f"{self.logits.dtype} {shape}"
+            raise CommunisError(f"logits are {found}, expected torch.float32 {expected}")
 
 
 @dataclass(frozen=True)
-class FedMD(Recipe, Method[Server, State, Down, Up]):
+class FedMD(Recipe, AfterExchange[Server, State, Down, Up]):
     """Clients share what they predict of public windows and learn the mean of it: any mix of
     models."""
 
-    uses_public: ClassVar[bool] = True
     public_batch: int = 64  # public windows per round; if there are fewer, they come round again
     digest: Literal["mae", "mse", "kl"] = "mae"  # distance to the consensus, of logits or classes
     temperature: float = 1.0  # with digest = "kl"
@@ -65,6 +68,10 @@ class FedMD(Recipe, Method[Server, State, Down, Up]):
         requirements.at_least(self, public_batch=1, digest_epochs=0, pretrain=0)
         if self.temperature <= 0:
             raise CommunisError(f"fedmd needs temperature > 0, got {self.temperature}")
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(public_windows=True, models="any")
 
     def start_server(self, fleet: FleetView) -> Server:
         if self.digest == "kl":
@@ -89,33 +96,26 @@ class FedMD(Recipe, Method[Server, State, Down, Up]):
         state = State.all(client.model)
         return state, Up(self._logits(client))  # communicate
 
-    def vet(self, card: Card, up: Up) -> None:
-        shape, expected = tuple(up.logits.shape), (self.public_batch, card.sizes["outputs"])
-        if shape != expected or up.logits.dtype is not torch.float32:
-            found = f"{up.logits.dtype} {shape}"
-            raise CommunisError(f"logits are {found}, expected torch.float32 {expected}")
-
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         return Server(ups.mean(lambda up: up.logits, by=uniform))
 
-    def back(self, server: Server, card: Card) -> Down:
+    def down_after(self, server: Server, card: Card) -> Down:
         return Down(server.consensus)  # distribute
 
-    def measures(self, server: Server) -> dict[str, Tensor]:
+    def common(self, server: Server) -> dict[str, Tensor]:
         return {"consensus": server.consensus}
 
-    def settle(self, client: Client, state: State, down: Down) -> State:
+    def after_exchange(self, client: Client, state: State, down: Down) -> State:
         if not self.digest_epochs:
             return state
-        kept = {k.removeprefix(APART): t for k, t in client.memory.items() if k.startswith(APART)}
-        pupil = replace(client, train=self._drawn(client, down.consensus), memory=kept)
+        pupil = replace(client, train=self._drawn(client, down.consensus))
         learnt = replace(self, max_steps=0, balanced=False).train(
             pupil,
             loss=lambda output, batch: self.distance(output.prediction, batch.target),
             epochs=self.digest_epochs,
+            memory="digest",  # private windows and digesting have an optimiser each
         )
         client.log["digest_loss"] = learnt.loss
-        client.memory.update({APART + k: t for k, t in kept.items()})
         return State.all(client.model)
 
     def distance(self, said: Tensor, consensus: Tensor) -> Tensor:

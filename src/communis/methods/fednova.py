@@ -11,10 +11,11 @@ Deviation: p_i and tau_eff are taken per path over the participating clients tha
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 
-from communis.core.contract import Card, Client, FleetView, Method
+from communis.core.contract import Card, Client, FleetView, Method, UpMessage
 from communis.core.errors import CommunisError
 from communis.core.replies import Replies, samples
 from communis.core.state import State
@@ -34,9 +35,16 @@ class Down:
 
 
 @dataclass(frozen=True)
-class Up:
+class Up(UpMessage):
     d: State  # (x - x_i) / |a_i|_1, the learning rate included; of statistics x - x_i
     a_1: float  # |a_i|_1
+
+    def check(self, card: Card, method: FedNova) -> None:
+        if not 1 <= self.a_1 <= MOST:
+            raise CommunisError(f"a_1 is {self.a_1}; a client takes at least one step")
+
+    def repaired(self) -> Self:
+        return replace(self, a_1=min(MOST, max(1.0, self.a_1)))
 
 
 @dataclass(frozen=True)
@@ -76,13 +84,6 @@ class FedNova(Sharing, Method[Server, State, Down, Up]):
         rho = self.momentum
         # Of one step it is 1, which rounding may miss.
         return max(1.0, (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho))
-
-    def vet(self, card: Card, up: Up) -> None:
-        if not 1 <= up.a_1 <= MOST:
-            raise CommunisError(f"a_1 is {up.a_1}; a client takes at least one step")
-
-    def tidied(self, up: Up) -> Up:
-        return replace(up, a_1=min(MOST, max(1.0, up.a_1)))
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         d = ups.mean(lambda up: up.d, by=samples)  # sum_i p_i d_i

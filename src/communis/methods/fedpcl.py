@@ -18,20 +18,35 @@ Beyond the paper: who sits out is represented by its last prototypes. `exchange 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from communis.core import requirements
-from communis.core.contract import Batch, Card, Client, FleetView, Method, Output
+from communis.core.contract import Batch, Card, Client, FleetView, Method, Needs, Output, UpMessage
 from communis.core.replies import Replies
 from communis.core.state import State
-from communis.methods.fedapa import Down, Private, Up
+from communis.methods.fedapa import Down, Private
 from communis.methods.parts import prototypes
 from communis.methods.parts.prototypes import Library
 from communis.methods.parts.training import Recipe
+
+
+@dataclass(frozen=True)
+class Up(UpMessage):
+    p: Tensor  # (classes, d), zero without windows
+    has: Tensor  # no bits: all classes are there
+    n: Tensor  # no counts
+
+    def check(self, card: Card, method: FedPCL) -> None:
+        prototypes.check(self.p, self.has, self.n, card, sparse=False)
+
+    def repaired(self) -> Self:
+        p, has, n = prototypes.repaired(self.p, self.has, self.n)
+        return replace(self, p=p, has=has, n=n)
 
 
 @dataclass(frozen=True)
@@ -45,6 +60,10 @@ class FedPCL(Recipe, Method[Library, Private, Down, Up]):
     def __post_init__(self) -> None:
         super().__post_init__()
         requirements.at_least(self, tau=1e-6)
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(exchange=self.exchange, models="one_embedding")
 
     def start_server(self, fleet: FleetView) -> Library:
         requirements.classes(fleet, "fedpcl", "a prototype belongs to a class")
@@ -76,12 +95,6 @@ class FedPCL(Recipe, Method[Library, Private, Down, Up]):
         # No counts travel, so all clients weigh alike.
         return self._kept(client, p, n), Up(*prototypes.pack(p, sparse=False), n[:0])
 
-    def vet(self, card: Card, up: Up) -> None:
-        prototypes.check(up.p, up.has, up.n, card, sparse=False)
-
-    def tidied(self, up: Up) -> Up:
-        return Up(*prototypes.tidied(up.p, up.has, up.n))
-
     def aggregate(self, server: Library, ups: Replies[Up]) -> Library:
         return server.heard([(card.id, up.p, up.has, up.n[:0]) for card, up in ups.each()])
 
@@ -95,7 +108,7 @@ class FedPCL(Recipe, Method[Library, Private, Down, Up]):
         never = state.n == 0  # finite, so that scores stay numbers
         return -gap.masked_fill(never, 1e3) / (2 * self.tau)
 
-    def measures(self, server: Library) -> dict[str, Tensor]:
+    def common(self, server: Library) -> dict[str, Tensor]:
         return server.by_class
 
     def notes(self, server: Library, node: int) -> dict[str, float]:

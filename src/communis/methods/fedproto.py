@@ -15,14 +15,14 @@ Beyond the paper: `exchange = false` is the control: the same loss with the clie
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, Self
 
 import torch
 from torch import Tensor
 
 from communis.core import requirements
-from communis.core.contract import Batch, Card, Client, FleetView, Method, Output
+from communis.core.contract import Batch, Card, Client, FleetView, Method, Needs, Output, UpMessage
 from communis.core.errors import CommunisError
 from communis.core.replies import Replies
 from communis.core.state import State
@@ -51,9 +51,19 @@ class Down:
 
 
 @dataclass(frozen=True)
-class Up:
+class Up(UpMessage):
     sums: Annotated[Tensor, "classes", "embedding"]  # of embeddings, by class
     counts: Annotated[Tensor, "classes"]  # |D_ij|
+
+    def check(self, card: Card, method: FedProto) -> None:
+        n = self.counts
+        whole = bool((n == n.round()).all())
+        if not whole or float(n.min()) < 0 or float(n.sum()) > card.samples:
+            raise CommunisError(f"counts are not those of {card.samples} windows")
+
+    def repaired(self) -> Self:
+        sums, counts = counted(self.sums, self.counts)
+        return replace(self, sums=sums, counts=counts)
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,10 @@ class FedProto(Recipe, Method[Server, Private, Down, Up]):
         super().__post_init__()
         if self.lam < 0:
             raise CommunisError(f"fedproto needs lam >= 0, got {self.lam}")
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(exchange=self.exchange, models="one_embedding")
 
     def start_server(self, fleet: FleetView) -> Server:
         requirements.classes(fleet, "fedproto", "a prototype belongs to a class")
@@ -102,20 +116,12 @@ class FedProto(Recipe, Method[Server, Private, Down, Up]):
             *class_sums(client, client.train, unit=False)
         )
 
-    def vet(self, card: Card, up: Up) -> None:
-        whole = bool((up.counts == up.counts.round()).all())
-        if not whole or float(up.counts.min()) < 0 or float(up.counts.sum()) > card.samples:
-            raise CommunisError(f"counts are not those of {card.samples} windows")
-
-    def tidied(self, up: Up) -> Up:
-        return Up(*counted(up.sums, up.counts))
-
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         C, n = ups.classwise(lambda up: up.sums, lambda up: up.counts)
         heard = n > 0
         return Server(C=torch.where(heard[:, None], C, server.C), n=torch.where(heard, n, server.n))
 
-    def measures(self, server: Server) -> dict[str, Tensor]:
+    def common(self, server: Server) -> dict[str, Tensor]:
         return {str(c): server.C[c] for c in server.n.nonzero().flatten().tolist()}
 
     def predict(self, client: Client, state: Private, batch: Batch) -> Tensor:

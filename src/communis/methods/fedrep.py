@@ -26,7 +26,7 @@ class FedRep(FedPer):
     head_epochs: int = 5  # tau, passes for the head before the representation trains
 
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
-        phi = self.sends(client.card)
+        phi = self.travels(client.card)
         h = [path for path in client.card.params if path not in phi]
         self.train(client, paths=h, epochs=self.head_epochs)
         self.train(client, paths=phi)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -31,6 +30,7 @@ from communis.core.contract import (
     Method,
     Model,
     Output,
+    Sent,
     Task,
     modality_of,
 )
@@ -65,7 +65,6 @@ class Down:
 class Harmony(Sharing, Method[Server, Private, Down, Up]):
     """First every modality is learnt by itself, federated; then every client fuses its own."""
 
-    partial: ClassVar[bool] = True  # in stage 2 nothing is sent
     stage1: int = 20  # rounds of modality-wise learning; fusion is learnt in those after them
     finetune: float = 0.1  # share of lr at which encoders train in stage 2; 0: they stay as learnt
     uniform: bool = False  # weigh all clients alike instead of by the windows that have a modality
@@ -84,6 +83,10 @@ class Harmony(Sharing, Method[Server, Private, Down, Up]):
 
     def shares(self, path: str) -> bool:
         return bool(modality_of(path))
+
+    def sends(self, card: Card) -> Sent:
+        """In stage 2 nothing."""
+        return Sent(self.travels(card), optional=self.travels(card))
 
     def start_server(self, fleet: FleetView) -> Server:
         w = self.initial(fleet)
@@ -112,6 +115,9 @@ class Harmony(Sharing, Method[Server, Private, Down, Up]):
             )
         sent = self.send(client)
         return Private(State.all(client.model), down.stage2), Up(State() if down.stage2 else sent)
+
+    def common(self, server: Server) -> State:
+        return server.w
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         served = server.served.clone()  # who answered is all that is read of single messages

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from communis.core.contract import Card, Client, FleetView, Method
+from communis.core.contract import Card, Client, FleetView, Method, Needs, Sent, UpMessage
 from communis.core.errors import CommunisError
 from communis.core.replies import Replies, samples, uniform
 from communis.core.state import State
@@ -47,9 +47,23 @@ class Down:
 
 
 @dataclass(frozen=True)
-class Up:
+class Up(UpMessage):
     w: State
     lora: dict[str, Tensor]
+
+    def check(self, card: Card, method: HeLoRA) -> None:
+        """The slices are those of one rank; which it must be, the card does not tell."""
+        expected = lora_of(method.shared(card.params))
+        if sorted(self.lora) != sorted(expected):
+            odd = sorted(set(self.lora) ^ set(expected))
+            raise CommunisError(f"lora must hold every LoRA path and no other; see {odd[0]}")
+        sizes = [n for path, t in self.lora.items() for n in t.shape[rank_axis(path) :][:1]]
+        for path, t in self.lora.items():
+            shape = at_rank(max([1, *sizes]), path, card.params[path])
+            if tuple(t.shape) != shape or t.dtype is not torch.float32:
+                raise CommunisError(
+                    f"lora/{path} is {t.dtype} {tuple(t.shape)}, expected torch.float32 {shape}"
+                )
 
 
 @dataclass(frozen=True)
@@ -66,8 +80,12 @@ class HeLoRA(Averaging, Method[Server, State, Down, Up]):
         if self.ema != "none":
             raise CommunisError("helora knows no ema of LoRA slices: set ema = 'none'")
 
-    def sends(self, card: Card) -> list[str]:
-        return [path for path in self.travels(card) if rank_axis(path) < 0]
+    @property
+    def needs(self) -> Needs:
+        return Needs(all_branches=self.whole)
+
+    def sends(self, card: Card) -> Sent:
+        return Sent([path for path in self.travels(card) if rank_axis(path) < 0])
 
     def start_server(self, fleet: FleetView) -> Server:
         w = self.initial(fleet)
@@ -86,7 +104,7 @@ class HeLoRA(Averaging, Method[Server, State, Down, Up]):
     def down(self, server: Server, card: Card) -> Down:
         w, r = server.w.pick(card.shapes), int(server.r[card.id])
         lora = {path: first(w[path], at_rank(r, path, w[path].shape)) for path in lora_of(w)}
-        return Down(w=w.pick(self.sends(card)), lora=lora)
+        return Down(w=w.pick(self.sends(card).paths), lora=lora)
 
     def adopt(self, client: Client, state: State, down: Down) -> State:
         (state | down.w | padded(down.lora, client.card.params)).load_into(client.model)
@@ -96,21 +114,7 @@ class HeLoRA(Averaging, Method[Server, State, Down, Up]):
         self.train(client)  # beyond r_n A and B are both zero, so neither has a gradient there
         w = self.send(client)
         lora = {path: first(w[path], slice_.shape) for path, slice_ in down.lora.items()}
-        return self.keep(client), Up(w=w.pick(self.sends(client.card)), lora=lora)
-
-    def vet(self, card: Card, up: Up) -> None:
-        """The slices are those of one rank; which it must be, the card does not tell."""
-        expected = lora_of(self.shared(card.params))
-        if sorted(up.lora) != sorted(expected):
-            odd = sorted(set(up.lora) ^ set(expected))
-            raise CommunisError(f"lora must hold every LoRA path and no other; see {odd[0]}")
-        sizes = [n for path, t in up.lora.items() for n in t.shape[rank_axis(path) :][:1]]
-        for path, t in up.lora.items():
-            shape = at_rank(max([1, *sizes]), path, card.params[path])
-            if tuple(t.shape) != shape or t.dtype is not torch.float32:
-                raise CommunisError(
-                    f"lora/{path} is {t.dtype} {tuple(t.shape)}, expected torch.float32 {shape}"
-                )
+        return self.keep(client), Up(w=w.pick(self.sends(client.card).paths), lora=lora)
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         shapes = {path: tuple(t.shape) for path, t in server.w.items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from communis.core.contract import Card, Client, FleetView, Method
+from communis.core.contract import Card, Client, FleetView, Method, Needs
 from communis.core.replies import Replies
 from communis.core.state import State
 from communis.methods.parts.training import Recipe
@@ -17,6 +17,10 @@ from communis.methods.parts.training import Recipe
 @dataclass(frozen=True)
 class Local(Recipe, Method[None, State, None, None]):
     """No exchange. Works with any mix of models and sensors."""
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(models="any")
 
     def start_server(self, fleet: FleetView) -> None:
         return None

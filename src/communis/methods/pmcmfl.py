@@ -17,16 +17,25 @@ Beyond the paper: `library` = "own" is the control: the same losses with prototy
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from communis.core import requirements
-from communis.core.contract import Batch, Card, Client, FleetView, Method, Output
+from communis.core.contract import (
+    Batch,
+    Card,
+    Client,
+    FleetView,
+    Method,
+    Output,
+    Prediction,
+    UpMessage,
+)
 from communis.core.errors import CommunisError
 from communis.core.replies import Replies
 from communis.core.state import State
@@ -46,11 +55,30 @@ Private = Server  # w: what never leaves the client; C and n as last received
 
 
 @dataclass(frozen=True)
-class Up:
+class Up(UpMessage):
     w: State
     sums: Annotated[State, "classes", "features"]  # of h_m, for each modality that the client owns;
     # nothing if prototypes stay
     counts: Annotated[State, "classes"]
+
+    def check(self, card: Card, method: PmcmFL) -> None:
+        told = sorted(card.modalities) if method.library == "fleet" else []
+        if sorted(self.sums) != told or sorted(self.counts) != told:
+            raise CommunisError(
+                f"sums and counts are of {sorted(self.sums)} and {sorted(self.counts)}, with "
+                f"library = {method.library!r} expected {told}"
+            )
+        for m, n in self.counts.items():
+            windows = card.samples_by_modality[m]
+            possible = bool(((n >= 0) & (n == n.round())).all()) and float(n.sum()) <= windows
+            if not possible or bool(self.sums[m][n == 0].any()):
+                raise CommunisError(f"sums/{m} and counts/{m} are not those of {windows} windows")
+
+    def repaired(self) -> Self:
+        pairs = {m: counted(self.sums[m], n) for m, n in self.counts.items()}
+        sums = State({m: own for m, (own, _) in pairs.items()})
+        counts = State({m: n for m, (_, n) in pairs.items()})
+        return replace(self, sums=sums, counts=counts)
 
 
 @dataclass(frozen=True)
@@ -117,24 +145,6 @@ class PmcmFL(Averaging, Method[Server, Private, Down, Up]):
         filled = list(library.C) if everything else list(output.features)
         return masked(client, output, batch, library, q, filled).prediction
 
-    def vet(self, card: Card, up: Up) -> None:
-        told = sorted(card.modalities) if self.library == "fleet" else []
-        if sorted(up.sums) != told or sorted(up.counts) != told:
-            raise CommunisError(
-                f"sums and counts are of {sorted(up.sums)} and {sorted(up.counts)}, with library = "
-                f"{self.library!r} expected {told}"
-            )
-        for m, n in up.counts.items():
-            windows = card.samples_by_modality[m]
-            possible = bool(((n >= 0) & (n == n.round())).all()) and float(n.sum()) <= windows
-            if not possible or bool(up.sums[m][n == 0].any()):
-                raise CommunisError(f"sums/{m} and counts/{m} are not those of {windows} windows")
-
-    def tidied(self, up: Up) -> Up:
-        pairs = {m: counted(up.sums[m], n) for m, n in up.counts.items()}
-        sums, counts = ({m: pair[i] for m, pair in pairs.items()} for i in (0, 1))
-        return Up(up.w, State(sums), State(counts))
-
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         if self.library == "own":
             return replace(server, w=self.merge(server.w, ups))
@@ -145,14 +155,11 @@ class PmcmFL(Averaging, Method[Server, Private, Down, Up]):
             n[m] = torch.where(heard > 0, heard, n[m])
         return Server(self.merge(server.w, ups), State(C), State(n))
 
-    def predict(self, client: Client, state: Private, batch: Batch) -> Tensor:
-        return self.views(client, state, batch)[""]
-
-    def views(self, client: Client, state: Private, batch: Batch) -> Mapping[str, Tensor]:
+    def predict(self, client: Client, state: Private, batch: Batch) -> Prediction:
         """The prediction with masks, and that of the same model without."""
         output = client.model(batch)
         whole = self.masked(client, output, batch, state, torch.ones_like(output.prediction))
-        return {"": whole, "unmasked": output.prediction}
+        return Prediction(whole, {"unmasked": output.prediction})
 
 
 def nothing(modalities: Iterable[str], classes: int, size: int) -> tuple[State, State]:

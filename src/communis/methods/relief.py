@@ -35,14 +35,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from communis.core import requirements
+from communis.core import diagnostics, requirements
 from communis.core.arrays import Array
-from communis.core.contract import Card, Client, FleetView, Method
+from communis.core.contract import Card, Client, FleetView, Method, Sent, UpMessage
 from communis.core.errors import CommunisError
 from communis.core.groups import divergence, groups
 from communis.core.replies import Replies, uniform
 from communis.core.state import State
-from communis.methods.fedavg import Up, w_of
+from communis.methods import fedavg
+from communis.methods.fedavg import w_of
 from communis.methods.parts import elastic
 from communis.methods.parts.sharing import Sharing, is_statistic, sound
 
@@ -65,10 +66,19 @@ class Down:
 
 
 @dataclass(frozen=True)
+class Up(fedavg.Up, UpMessage):
+    """The groups that were trained, each of them whole."""
+
+    def check(self, card: Card, method: Relief) -> None:
+        for group, paths in groups(card.params).items():
+            if 0 < sum(path in self.w for path in paths) < len(paths):
+                raise CommunisError(f"group {group} is incomplete")
+
+
+@dataclass(frozen=True)
 class Relief(Sharing, Method[Server, State, Down, Up]):
     """Groups are averaged among those who trained them; slow devices train the disputed ones."""
 
-    partial = True
     elastic: bool = True  # False (V1): everybody trains all it can use
     cohorts: bool = True  # False (V2): who did not train a group counts as having left it as it was
     allocation: Literal["divergence", "random"] = "divergence"  # random (V3): any groups
@@ -85,6 +95,10 @@ class Relief(Sharing, Method[Server, State, Down, Up]):
             raise CommunisError(f"coverage and gamma are shares, got {self.coverage}, {self.gamma}")
         if not 0 <= self.overhead <= self.seconds:
             raise CommunisError(f"0 <= overhead <= seconds, got {self.overhead}, {self.seconds}")
+
+    def sends(self, card: Card) -> Sent:
+        """Of parameters only what was trained."""
+        return Sent(self.travels(card), optional=self.shared(card.params))
 
     def start_server(self, fleet: FleetView) -> Server:
         requirements.blocks(fleet, "relief")
@@ -130,15 +144,13 @@ class Relief(Sharing, Method[Server, State, Down, Up]):
         if self.allocation == "random":
             chosen = client.generator("allocation").permutation(len(owned))[: len(chosen)]
         S_n = [path for i, paths in enumerate(owned.values()) if i in chosen for path in paths]
-        client.log.update({f"trained/{j}": 1.0 for j in groups(S_n)})
+        client.log.update({diagnostics.TRAINED.of(j): 1.0 for j in groups(S_n)})
         self.train(client, paths=S_n)
         sent = self.send(client).pick([*S_n, *self.statistics(client.card)])
         return self.keep(client), Up(w=sent)
 
-    def vet(self, card: Card, up: Up) -> None:
-        for group, paths in groups(card.params).items():
-            if 0 < sum(path in up.w for path in paths) < len(paths):
-                raise CommunisError(f"group {group} is incomplete")
+    def common(self, server: Server) -> State:
+        return server.w
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         means = sound(ups.mean(w_of, by=_weight if self.cohorts else uniform))  # Equations 3 and 4
@@ -154,8 +166,8 @@ class Relief(Sharing, Method[Server, State, Down, Up]):
         return Server(server.w | means, State(dbar), server.k, server.round + 1)
 
     def notes(self, server: Server, node: int) -> dict[str, float]:
-        notes = {f"budget/{n}": float(k) for n, k in enumerate(server.k)}
-        return notes | {f"divergence/{j}": float(d) for j, d in server.dbar.items()}
+        notes = {diagnostics.BUDGET.of(n): float(k) for n, k in enumerate(server.k)}
+        return notes | {diagnostics.DIVERGENCE.of(j): float(d) for j, d in server.dbar.items()}
 
 
 def _parameters(up: Up) -> State:

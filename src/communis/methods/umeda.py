@@ -34,12 +34,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from communis.core.contract import Card, Client, FleetView, Method
+from communis.core.contract import (
+    Card,
+    Client,
+    DownMessage,
+    FleetView,
+    Mechanism,
+    Method,
+    Sent,
+    UpMessage,
+)
 from communis.core.errors import CommunisError
 from communis.core.replies import Replies, samples, uniform
 from communis.core.state import State
@@ -68,18 +77,28 @@ class Private:
 
 
 @dataclass(frozen=True)
-class Down:
+class Down(DownMessage):
     w: State
     operator: State  # theta_M
     u: State  # U_g
     v: State  # W_g
     warm: bool  # this round's mean is plain
 
+    def subspace(self, method: Umeda) -> Mapping[str, Tensor]:
+        return self.u if method.upload == "full" else {}
+
 
 @dataclass(frozen=True)
-class Up:
+class Up(UpMessage):
     w: State
     operator: Mapping[str, Tensor]  # theta_M,k, or the core of its change
+    mechanism: ClassVar[Mechanism] = Mechanism(
+        field="operator", symbol="theta_M", mend='set fleet.models = ["sglt"] with an operator'
+    )
+
+    def check(self, card: Card, method: Umeda) -> None:
+        own = {path: shape for path, shape in card.params.items() if ops.is_operator(path)}
+        ops.check(self.operator, own, method.rank if method.upload == "latent" else 0)
 
 
 @dataclass(frozen=True)
@@ -133,8 +152,8 @@ class Umeda(Averaging, Method[Server, Private, Down, Up]):
             raise CommunisError('umeda: consensus = "fedavg" has no block: set upload = "full"')
         self._diffusion()  # checks its settings
 
-    def sends(self, card: Card) -> list[str]:
-        return [path for path in self.travels(card) if not ops.is_operator(path)]
+    def sends(self, card: Card) -> Sent:
+        return Sent([path for path in self.travels(card) if not ops.is_operator(path)])
 
     def start_server(self, fleet: FleetView) -> Server:
         theta = State({p: t for p, t in fleet.params.items() if ops.is_operator(p)})
@@ -155,9 +174,6 @@ class Umeda(Averaging, Method[Server, Private, Down, Up]):
         (state.kept | down.w | (down.operator + state.rest)).load_into(client.model)
         return state
 
-    def subspace(self, down: Down) -> Mapping[str, Tensor]:
-        return down.u if self.upload == "full" else {}
-
     def local(self, client: Client, state: Private, down: Down) -> tuple[Private, Up]:
         self.train(client)
         theta = State.of(client.model, down.operator)  # theta_M,k
@@ -166,12 +182,8 @@ class Umeda(Averaging, Method[Server, Private, Down, Up]):
         if self.consensus == "topr_average" and not down.warm:
             rest = change - ops.lifted(cores, down.u, down.v)
         sent = theta - rest if self.upload == "full" else ops.named(cores)
-        w = self.send(client).pick(self.sends(client.card))
+        w = self.send(client).pick(self.sends(client.card).paths)
         return Private(self.keep(client), rest), Up(w, sent)
-
-    def vet(self, card: Card, up: Up) -> None:
-        own = {path: shape for path, shape in card.params.items() if ops.is_operator(path)}
-        ops.check(up.operator, own, self.rank if self.upload == "latent" else 0)
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         means = self.merge(server.w, ups)
@@ -193,7 +205,7 @@ class Umeda(Averaging, Method[Server, Private, Down, Up]):
         changes = [State(operator) - server.theta for _, operator in sent]
         return replace(server, **vars(agreement.moved(server, changes, n)))
 
-    def measures(self, server: Server) -> Mapping[str, Tensor]:
+    def common(self, server: Server) -> State:
         return server.w | server.theta
 
     def notes(self, server: Server, node: int) -> Mapping[str, float]:

@@ -60,6 +60,9 @@ class UniFL(Sharing, Method[Networks, State, Networks, Networks]):
         self.train(client, loss=lambda out, batch: unimodal_loss(client, out, batch), paths=wise)
         return self.keep(client), Networks(self.send(client))
 
+    def common(self, server: Networks) -> State:
+        return server.w
+
     def aggregate(self, server: Networks, ups: Replies[Networks]) -> Networks:
         by = uniform if self.uniform else presence
         return Networks(server.w | sound(ups.mean(lambda up: up.w, by=by)))

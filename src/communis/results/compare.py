@@ -16,8 +16,9 @@ from pathlib import Path
 from statistics import fmean
 
 from communis.core.errors import CommunisError
+from communis.core.metrics import better
 from communis.core.selection import SELECTS, Select
-from communis.results.estimate import Estimate, better, ranked, verdict
+from communis.results.estimate import Estimate, ranked, verdict
 from communis.results.finished import Finished, read
 from communis.run.folder import RECORDS, RunFolder
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-LOWER_IS_BETTER = ("nll", "brier", "ece", "mae", "rmse", "mpjpe", "mpjpe_absolute")
+from communis.core.metrics import better
+
 # Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
 QUANTILES = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
@@ -45,11 +46,6 @@ class Estimate:
             return math.nan
         quantile = QUANTILES[min(self.seeds - 1, len(QUANTILES)) - 1]
         return quantile * self.spread / math.sqrt(self.seeds)
-
-
-def better(metric: str) -> int:
-    """1 where larger is better, -1 where smaller is; `nll@tempered` counts as `nll`."""
-    return -1 if metric.partition("@")[0].rpartition(".")[2] in LOWER_IS_BETTER else 1
 
 
 def ranked(means: Mapping[str, Estimate], metric: str) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from communis.core.metrics import better
 from communis.core.selection import Select
-from communis.results.estimate import better
 
 if TYPE_CHECKING:
     import pandas as pd

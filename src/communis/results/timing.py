@@ -14,9 +14,10 @@ from statistics import fmean
 import pandas as pd
 
 from communis.core.errors import CommunisError
+from communis.core.metrics import better
 from communis.core.selection import Select
 from communis.results.compare import averaged, cells, comparable, grouped, plainest, ranking, scored
-from communis.results.estimate import Estimate, better
+from communis.results.estimate import Estimate
 from communis.results.finished import Finished
 
 STEP = 0.05  # targets that are not named are multiples of this

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from communis.core.contract import Card
+from communis.core.contract import AfterExchange, Card
 from communis.core.errors import CommunisError
 from communis.core.replies import Rule
 from communis.exchange import wire
@@ -38,7 +38,9 @@ class Aggregation:
         """The downlink of every client from the state of its aggregator, before training or after
         the exchange; one that consists of the same tensors is encoded once."""
         known: dict[tuple[Any, ...], tuple[wire.Message, dict[str, Tensor]]] = {}
-        messages, down = {}, self.method.back if after else self.method.down
+        messages, down = {}, self.method.down
+        if after and isinstance(self.method, AfterExchange):
+            down = self.method.down_after
         for i, server in of.items():
             flat = wire.flatten(down(server, cards[i]))
             key = tuple((name, wire.identity(t)) for name, t in flat.items())
@@ -83,7 +85,7 @@ class Aggregation:
             if aggregator not in lying and honest and len(honest) < len(clients):
                 with one_thread():
                     without = self._one(servers[aggregator], honest, received, round)
-                alone, together = map(self.method.measures, (without, made[aggregator]))
+                alone, together = map(self.method.common, (without, made[aggregator]))
                 shared = sorted(key for key in alone if key in together)
                 apart = _length([together[key].double() - alone[key] for key in shared])
                 length = _length([alone[key].double() for key in shared])
@@ -95,7 +97,7 @@ class Aggregation:
         have it; NaN where no two have anything in common."""
         held: dict[str, list[Tensor]] = {}
         for server in servers.values():
-            for key, value in self.method.measures(server).items():
+            for key, value in self.method.common(server).items():
                 held.setdefault(key, []).append(value.double())
         shared = [torch.stack(held[key]) for key in sorted(held) if len(held[key]) > 1]
         squares = [float((values - values.mean(0)).square().sum()) for values in shared]

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from communis.core.contract import Card
+from communis.core.contract import Card, UpMessage
 from communis.core.errors import CommunisError, readable
 from communis.exchange import wire
 from communis.exchange.ledger import Ledger
@@ -49,8 +49,9 @@ class Inbox:
                 up = wire.decode(answer.up, kind, max_bytes=self.max_bytes)
                 self.sent[card.id] = up
                 payload = sum(t.nbytes for t in wire.flatten(up).values())
-                wire.check(up, card, self.method.sends(card), self.method.partial)
-                self.method.vet(card, up)
+                wire.check(up, card, self.method.sends(card))
+                if isinstance(up, UpMessage):
+                    up.check(card, self.method)
                 if card.id in self.arriving:
                     self.messages[card.id] = up
                 else:  # nobody heard it, but it has trained

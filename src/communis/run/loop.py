@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 
 from communis.core.arrays import Array
-from communis.core.contract import SERVER, Method
+from communis.core.contract import SERVER, AfterExchange
 from communis.core.errors import CommunisError
 from communis.core.replies import Rule
 from communis.core.scratch import Scratch
@@ -193,7 +193,7 @@ class Run:
         topology = self.topology.at(round)
         ledger = Ledger(topology, awake, cohort)
         heard = {a: topology.hears(a, cohort) for a in awake}
-        if self.method.pools_data:
+        if self.method.needs.raw_data:
             raw = self._fleet.fleet.training_bytes() if round == 1 else {}
             ledger.pool(cohort[0], raw)
         since, diary = self._since.copy(), RoundLog(self.method, self.cards)
@@ -209,9 +209,9 @@ class Run:
         seconds_aggregation = time.perf_counter() - begun
         if dropped:  # then the round did not happen for the clients either
             refused, since = [*refused, *dropped], self._since.copy()
-        elif type(self.method).settle is not Method.settle:
+        elif isinstance(self.method, AfterExchange):
             there = [i for i in cohort if since[i] == round or i in received]
-            for answer in self._ask("settle", there, round, since, servers, ledger):
+            for answer in self._ask("after", there, round, since, servers, ledger):
                 diary.hear(answer)
                 refused += answer.failures
                 if answer.keeps_state:
@@ -227,7 +227,7 @@ class Run:
         lying = [i for i in self._liars if self._fleet.fleet.attack.attacks(i, round)]
         moved = self._aggregation.moved(self.servers, servers, heard, received, lying, round)
         paid = self._privacy.spend(cohort, round)
-        if self.method.exchange and self._privacy.see(inbox.sent.values()):
+        if self.method.needs.exchange and self._privacy.see(inbox.sent.values()):
             self.folder.account(self._privacy.account())
         tables: dict[str, Sequence[Any]] = {"links": ledger.links, "scores": scores, "clock": spent}
         tables |= diary.rows(honest, paid)
@@ -271,7 +271,7 @@ class Run:
 
     def _ask(
         self,
-        kind: Literal["train", "settle"],
+        kind: Literal["train", "after"],
         clients: Sequence[int],
         round: int,
         since: Array,
@@ -292,7 +292,7 @@ class Run:
         known = self._privacy.cards
         cards = {i: self._fleet.whole(i) if kind == "whole" else known[i] for i in clients}
         of = {i: servers[self.topology.aggregator_of(i)] for i in clients}
-        return self._aggregation.downs(of, cards, after=kind == "settle")
+        return self._aggregation.downs(of, cards, after=kind == "after")
 
     def _diverged_after(
         self, cohort: Sequence[int], refused: Sequence[tuple[int, str]]
@@ -337,7 +337,7 @@ class Run:
         messages = self._downs(clients, servers, "evaluate")
         asks = [Ask("evaluate", i, round, int(since[i]), messages[i].data) for i in clients]
         answers = list(self.backend.perform(asks))
-        if self.plan.eval_whole and not self.method.pools_data:
+        if self.plan.eval_whole and not self.method.needs.raw_data:
             messages = self._downs(clients, servers, "whole")
             answers += self.backend.perform(
                 [Ask("whole", i, round, -1, messages[i].data) for i in clients]

@@ -30,14 +30,14 @@ class Setup:
         """rule: what stands in for means, see core/reductions. privacy: see exchange/privacy."""
         topology = topology or Star()
         privacy = privacy or PrivacyConfig()
-        if not method.exchange:
+        if not method.needs.exchange:
             topology = Apart()
             if privacy.mode != "none":
                 raise CommunisError(
                     "exchange = false: nothing leaves a client, so privacy would only noise what "
                     'it keeps for itself; set [privacy] mode = "none"'
                 )
-        self.clients = FleetClients(fleet.pool() if method.pools_data else fleet, method)
+        self.clients = FleetClients(fleet.pool() if method.needs.raw_data else fleet, method)
         self.cards = self.clients.cards
         self.clock = self.clients.clock
         self.attackers = frozenset(fleet.attack.attackers)
@@ -50,7 +50,7 @@ class Setup:
         )
         self.privacy = Protection(privacy, self.clients, setting)
         self.aggregation = Aggregation(method, self.privacy, self.attackers, rule)
-        if method.pools_data:
+        if method.needs.raw_data:
             topology = self.aggregation.pooled(topology)
         self.topology = topology
         aggregators = topology.aggregators(len(self.cards))

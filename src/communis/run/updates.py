@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from communis.core import diagnostics
 from communis.core.contract import SERVER, Card
 from communis.core.groups import divergence, groups, modality_of_group
 from communis.core.replies import Replies
@@ -60,4 +61,6 @@ def spread(updates: Mapping[int, State], cards: Sequence[Card]) -> list[Noted]:
     """How much the holders of each group disagree."""
     replies = Replies([(cards[client], update) for client, update in updates.items()])
     apart = divergence(replies, lambda update: update)
-    return [Noted(SERVER, f"spread/{group}", float(value)) for group, value in apart.items()]
+    return [
+        Noted(SERVER, diagnostics.SPREAD.of(group), float(value)) for group, value in apart.items()
+    ]

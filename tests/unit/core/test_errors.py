@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from communis.core.errors import readable, visible
 
-STEERING = "a\x1b[31m\x9b\r\u202e\u2028\ud800"
-WRITTEN = r"a\x1b[31m\x9b\r\u202e\u2028\ud800"
+STEERING = "a\x1b[31m\x9b\r\u202e\u2028\ufeff\ud800"
+WRITTEN = r"a\x1b[31m\x9b\r\u202e\u2028\ufeff\ud800"
 
 
 def test_what_steers_a_terminal_is_written_out() -> None:
@@ -18,7 +18,7 @@ def test_a_reason_is_one_short_line() -> None:
 
 
 def test_words_of_other_languages_stay() -> None:
-    assert visible("Füße, 歩く, \N{NO-BREAK SPACE}± ε") == "Füße, 歩く, \N{NO-BREAK SPACE}± ε"
+    assert visible("Füße, 歩く, ± ε") == "Füße, 歩く, ± ε"
 
 
 def test_quoting_twice_changes_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from sklearn import metrics as sk
 from torch import Tensor
 
 from communis import Score, Task
+from communis.core.metrics import better
 from communis.core.tasks import Classification, Counting, Localisation, Pose, Several, standardised
 from tests.unit.small import random
 
@@ -278,3 +280,26 @@ def test_standardising_does_not_depend_on_the_unit(size: float) -> None:
     assert found.scale == pytest.approx(size * math.sqrt(0.5), rel=1e-6)  # float32 targets
     still = size * torch.tensor([[3.0], [3.0 + 2e-7], [3.0]])
     assert standardised(Localisation(1), still).scale == 1.0
+
+
+TASKS: list[tuple[Any, torch.Tensor, torch.Tensor]] = [
+    (Classification(3), torch.eye(3) * 9, torch.tensor([0, 1, 2])),
+    (Counting(3), torch.eye(3) * 9, torch.tensor([0, 1, 2])),
+    (Pose(joints=2), torch.arange(18.0).view(3, 6), torch.arange(18.0).view(3, 6)),
+    (Localisation(dimensions=2), torch.arange(6.0).view(3, 2), torch.arange(6.0).view(3, 2)),
+]
+
+
+@pytest.mark.parametrize(("task", "right", "target"), TASKS)
+def test_every_score_says_which_direction_is_better(
+    task: Any, right: torch.Tensor, target: torch.Tensor
+) -> None:
+    """A metric that is missing from `metrics.ERRORS` would rank the worst prediction first."""
+    wrong = right.roll(1, dims=1) ** 2
+    good, bad = (
+        {s.metric: s.value for s in task.scores(said, target) if s.label < 0}
+        for said in (right, wrong)
+    )
+    assert good
+    for metric, value in good.items():
+        assert better(metric) * value > better(metric) * bad[metric], metric

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from communis import Batch, FedAvg, Method, State
+from communis.core.contract import Sent
 from communis.exchange.wire import Message, WireError, check, decode, encode, flatten, payload_types
 from communis.methods import fedavg
 from communis.methods.fedper import FedPer
@@ -386,9 +387,9 @@ def test_a_state_by_modality_has_one_declared_tensor_for_each_of_the_card_or_not
 ) -> None:
     sent = decode(encode(ByModality(State(sums))).data, ByModality)
     if not message:
-        return check(sent, card(), ())
+        return check(sent, card(), Sent(()))
     with pytest.raises(WireError, match=message):
-        check(sent, card(), ())
+        check(sent, card(), Sent(()))
 
 
 @pytest.mark.parametrize("tensor", [torch.zeros(9), torch.zeros(4).double()])

@@ -245,7 +245,7 @@ def test_refuses_senseless_settings(settings: dict[str, Any], text: str) -> None
         Caring(**settings)
 
 
-@pytest.mark.parametrize(("noised", "tidied"), [(-0.2, 0.0), (0.4, 0.4), (7.0, 1.0)])
-def test_a_noised_accuracy_is_one_again(noised: float, tidied: float) -> None:
+@pytest.mark.parametrize(("noised", "repaired"), [(-0.2, 0.0), (0.4, 0.4), (7.0, 1.0)])
+def test_a_noised_accuracy_is_one_again(noised: float, repaired: float) -> None:
     w = vectors(p=[3.0])
-    assert Caring().tidied(Up(w, noised)) == Up(w, tidied)
+    assert Up(w, noised).repaired() == Up(w, repaired)

@@ -263,7 +263,7 @@ def test_independent_translators_shrink_once_by_about_the_root_of_their_number()
             own = replace(client, round=t + 1, memory=memory[i], log={})
             has = torch.ones(12, dtype=torch.bool)
             state = replace(method.start_client(client), P=P[i], v=v, has=has)
-            P[i] = method.settle(own, state, method.back(server, card)).P
+            P[i] = method.after_exchange(own, state, method.down_after(server, card)).P
     assert 0.15 < last / first < 0.45  # 1 / sqrt(14) is 0.27
     spread = torch.stack([v @ p.T for v, p in zip(means, P, strict=True)])
     assert float((spread - spread.mean(0)).norm(dim=-1).mean()) < 0.3 * last

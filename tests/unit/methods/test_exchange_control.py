@@ -93,7 +93,8 @@ def test_own_prototypes_pull() -> None:
 
 
 def test_reports_speak_of_no_graph(tmp_path: Path) -> None:
-    ran("fedproto", mixed_fleet(), folder=tmp_path, config='seed = 0\n[method]\nname = "fedproto"')
+    config = 'seed = 0\n[method]\nname = "fedproto"\n[run]\nrounds = 3\n'
+    ran("fedproto", mixed_fleet(), folder=tmp_path, config=config)
     finished = read(tmp_path)
     assert finished.fleet["topology"]["kind"] == "apart"
     assert not topology(finished)

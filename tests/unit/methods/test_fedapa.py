@@ -295,10 +295,10 @@ def test_what_is_compared_are_the_means() -> None:
     """Between nodes, and with and without liars: the sample-weighted mean of every class."""
     game = play(mixed(), FedAPA(lr=LR), rounds=1)
     p, n = game.server.p, game.server.n
-    for c, found in game.method.measures(game.server).items():
+    for c, found in game.method.common(game.server).items():
         weight = n[:, int(c)] / n[:, int(c)].sum()
         torch.testing.assert_close(found, (weight[:, None] * p[:, int(c)]).sum(0))
-    assert len(game.method.measures(game.server)) == CLASSES
+    assert len(game.method.common(game.server)) == CLASSES
 
 
 def test_who_sits_out_is_remembered() -> None:
@@ -397,9 +397,9 @@ def test_needs_classes() -> None:
 def test_a_lie_is_refused() -> None:
     game = play(mixed(), FedAPA(), rounds=1)
     up, card = game.ups[0][0], game.bound.cards[0]
-    game.method.vet(card, up)
+    up.check(card, game.method)
     with pytest.raises(CommunisError, match="longer than 1"):
-        game.method.vet(card, Up(up.p * 3, up.has, up.n))
+        Up(up.p * 3, up.has, up.n).check(card, game.method)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -408,11 +408,11 @@ def test_a_class_that_noise_has_emptied_is_gone(sparse: bool) -> None:
     game = play(fleet(), FedAPA(sparse=sparse))
     up = game.ups[0][0]
     assert up.n.tolist() == [2, 1, 1]
-    tidied = game.method.tidied(Up(up.p * 3, up.has, torch.tensor([2.4, -0.6, 0.7])))
-    assert tidied.n.tolist() == [2, 0, 1]
+    repaired = Up(up.p * 3, up.has, torch.tensor([2.4, -0.6, 0.7])).repaired()
+    assert repaired.n.tolist() == [2, 0, 1]
     expected = F.normalize(up.p, dim=-1) * torch.tensor([[1.0], [0], [1]])
-    assert tidied.has.tolist() == ([0b101] if sparse else [])
-    torch.testing.assert_close(tidied.p, expected[[0, 2]] if sparse else expected)
+    assert repaired.has.tolist() == ([0b101] if sparse else [])
+    torch.testing.assert_close(repaired.p, expected[[0, 2]] if sparse else expected)
 
 
 def opposed() -> Fleet:

@@ -36,6 +36,7 @@ from tests.unit.methods.tiny import (
     same,
     slopes,
     starting,
+    told,
     values,
 )
 
@@ -180,7 +181,7 @@ def test_without_dt_by_equation_5() -> None:
     plain = play(gappy(), FedDUET(dt=False, lr=lr, batch=2))
     assert apart(game.server.w, plain.server.w) > 1e-3
     client, state, _ = game.receive(0, 2)
-    said = method.views(client, state, client.train.batch(torch.arange(4)))
+    said = told(method, client, state, client.train.batch(torch.arange(4)))
     assert torch.allclose(said[""], said["shared"] / said["sigma_f"][:, None])
 
 
@@ -236,7 +237,7 @@ def test_4_what_an_absent_sensor_holds_changes_nothing() -> None:
     state = method.keep(client)
     with torch.no_grad():
         assert torch.equal(model(batch).embedding, model(changed).embedding)
-        first, second = (method.views(client, state, b) for b in (batch, changed))
+        first, second = (told(method, client, state, b) for b in (batch, changed))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -355,7 +356,7 @@ def test_10_a_batch_without_any_sensor_is_no_nan() -> None:
     (L_G + method.private_loss(client, output, none, sigma_f)).backward()  # type: ignore[no-untyped-call]
     assert sigma_f.tolist() == pytest.approx([math.e**2] * 4, rel=1e-6)
     assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in model.parameters())
-    views = method.views(client, method.keep(client), none)
+    views = told(method, client, method.keep(client), none)
     assert all(bool(v.isfinite().all()) for v in views.values())
 
 
@@ -365,15 +366,17 @@ def test_predictions_add_logits_literally_or_at_the_trained_temperature() -> Non
     batch = client.test.batch(torch.arange(3))
     with torch.no_grad():
         output = client.model(batch)
-        said = game.method.views(client, state, batch)
+        said = told(game.method, client, state, batch)
         z_P = client.model.private["head"](output.embedding)
-        tempered = FedDUET(ensemble="tempered").predict(client, state, batch)
-        assert torch.equal(game.method.predict(client, state, batch), output.prediction + z_P)
+        tempered = FedDUET(ensemble="tempered").predict(client, state, batch).scored
+        assert torch.equal(
+            game.method.predict(client, state, batch).scored, output.prediction + z_P
+        )
     assert torch.allclose(tempered, output.prediction + z_P / said["sigma_f"][:, None])
     assert set(said) == {
         *("", "shared", "private", "sigma_f", "clamped", "tempered", "private_tempered")
     }
-    other = FedDUET(ensemble="tempered").views(client, state, batch)
+    other = told(FedDUET(ensemble="tempered"), client, state, batch)
     assert set(other) == set(said) - {"tempered"} | {"literal"}
     assert torch.equal(other["literal"], said[""])
     assert torch.equal(said["tempered"], tempered)
@@ -398,12 +401,12 @@ def test_a_part_that_is_off_adds_nothing(settings: dict[str, bool], modules: set
     assert there == {"encoders", "fusion", "head"} | modules
     client, state, _ = game.receive(0, 2)
     batch = client.test.batch(torch.arange(2))
-    views = game.method.views(client, state, batch)
+    views = told(game.method, client, state, batch)
     assert ("sigma_f" in views) == ("unimodal" in modules)
     assert ("private" in views) == ("private" in modules)
     if not game.method.dt:
         assert torch.equal(
-            game.method.predict(client, state, batch), client.model(batch).prediction
+            game.method.predict(client, state, batch).scored, client.model(batch).prediction
         )
 
 
@@ -456,7 +459,7 @@ def test_fewer_sensors_mean_more_uncertainty() -> None:
     one = {**both, "a": torch.zeros(4, dtype=torch.bool)}
     with torch.no_grad():
         more, fewer = (
-            game.method.views(client, state, Batch(batch.inputs, p, batch.target))["sigma_f"]
+            told(game.method, client, state, Batch(batch.inputs, p, batch.target))["sigma_f"]
             for p in (both, one)
         )
     assert bool((fewer > more).all())

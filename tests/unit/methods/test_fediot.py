@@ -17,8 +17,7 @@ from communis.core.contract import modality_of
 from communis.core.tasks import Localisation
 from communis.exchange.wire import encode
 from communis.fleet.attack import Attack
-from communis.methods.fedavg import Up
-from communis.methods.fediot import FedIoT
+from communis.methods.fediot import FedIoT, Up
 from communis.models.zoo import Architecture
 from tests.unit.methods.tiny import (
     SMALL,
@@ -341,11 +340,11 @@ def test_refuses_mixed_models() -> None:
 def test_refuses_half_a_message() -> None:
     game = play(mixed(), FedIoT())
     card, w = game.bound.cards[OWNER], game.ups[0][OWNER].w
-    game.method.vet(card, Up(w))
-    game.method.vet(card, Up(State(autoencoders(w))))
+    Up(w).check(card, game.method)
+    Up(State(autoencoders(w))).check(card, game.method)
     for lost in ("encoders.a", "unimodal.b", "fusion.", "head."):
         with pytest.raises(CommunisError, match="whole classifier"):
-            game.method.vet(card, Up(State({k: t for k, t in w.items() if lost not in k})))
+            Up(State({k: t for k, t in w.items() if lost not in k})).check(card, game.method)
 
 
 def test_public_windows_stay_as_recorded_if_their_owner_mislabels_its_own() -> None:

@@ -131,7 +131,7 @@ def test_digesting_brings_clients_together(distance: Any) -> None:
         client, state, _ = game.receive(i, 1)
         shown, consensus = public(client, 64, 1), game.server.consensus
         before = apart_by(client, shown, consensus)
-        method.settle(client, state, method.back(game.server, client.card))
+        method.after_exchange(client, state, method.down_after(game.server, client.card))
         after = apart_by(client, shown, consensus)
         assert after < 0.95 * before
         assert after < client.log["digest_loss"] < before
@@ -160,7 +160,7 @@ def test_what_travels() -> None:
     game = play(mixed(), FedMD(public_batch=5))
     assert game.downs[0][1].consensus.shape == (0, 3)
     assert game.ups[0][1].logits.shape == (5, 3)
-    back = game.method.back(game.server, game.bound.cards[1])
+    back = game.method.down_after(game.server, game.bound.cards[1])
     assert torch.equal(back.consensus, game.server.consensus)
 
 
@@ -233,7 +233,7 @@ def test_two_optimisers_are_carried_on() -> None:
     method.train(client)
     private = {k: t.clone() for k, t in client.memory.items()}
     for times in (1, 2):
-        method.settle(client, state, Down(torch.ones(64, 3)))
+        method.after_exchange(client, state, Down(torch.ones(64, 3)))
         apart = {k: t for k, t in client.memory.items() if k.startswith("digest/")}
         assert apart.keys() == {f"digest/{k}" for k in private}
         assert {int(t) for k, t in apart.items() if k.startswith("digest/steps/")} == {times}
@@ -254,7 +254,7 @@ def test_takes_time() -> None:
     down = Down(torch.zeros(0, 3))
     state, _ = method.local(client, method.adopt(client, game.states[1], down), down)
     assert client.log["windows"] == 6 + 4
-    method.settle(client, state, method.back(game.server, client.card))
+    method.after_exchange(client, state, method.down_after(game.server, client.card))
     assert client.log["windows"] == 6 + 4 + 8
 
 
@@ -283,9 +283,9 @@ def test_few_windows(model: Architecture) -> None:
 def test_vet(logits: Tensor) -> None:
     method = FedMD(public_batch=5)
     known = FleetClients(mixed(), method).cards[1]
-    method.vet(known, Up(torch.zeros(5, 3)))
+    Up(torch.zeros(5, 3)).check(known, method)
     with pytest.raises(CommunisError, match=r"logits are torch.float\d+ \(.*\), expected"):
-        method.vet(known, Up(logits))
+        Up(logits).check(known, method)
 
 
 @pytest.mark.parametrize("distance", ["mae", "mse"])

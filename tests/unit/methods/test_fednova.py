@@ -145,10 +145,10 @@ def test_refuses_mixed_models() -> None:
         ran(fleet(models=(SMALL, "cnn_small")), FedNova())
 
 
-@pytest.mark.parametrize(("noised", "tidied"), [(-4.0, 1.0), (2.5, 2.5), (1e12, 1e9)])
-def test_noised_steps_are_steps_again(noised: float, tidied: float) -> None:
+@pytest.mark.parametrize(("noised", "repaired"), [(-4.0, 1.0), (2.5, 2.5), (1e12, 1e9)])
+def test_noised_steps_are_steps_again(noised: float, repaired: float) -> None:
     d = vectors(p=[3.0])
-    assert FedNova().tidied(Up(d, noised)) == Up(d, tidied)
+    assert Up(d, noised).repaired() == Up(d, repaired)
 
 
 def test_one_step_weighs_one_whatever_the_momentum() -> None:
@@ -156,4 +156,4 @@ def test_one_step_weighs_one_whatever_the_momentum() -> None:
     for rho in (i / 100 for i in range(100)):
         method = FedNova(momentum=rho)
         assert method.weight(1) == pytest.approx(1)
-        method.vet(card(), Up(vectors(), method.weight(1)))
+        Up(vectors(), method.weight(1)).check(card(), method)

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from communis import Batch, Client, CommunisError, Model, Replies
 from communis.core.tasks import Localisation
-from communis.methods.fedapa import Up
-from communis.methods.fedpcl import FedPCL, contrast, sets
+from communis.methods.fedpcl import FedPCL, Up, contrast, sets
 from communis.models.zoo import Architecture
 from tests.unit.methods.tiny import (
     SMALL,
@@ -279,8 +278,8 @@ def test_notes() -> None:
 def test_refuses_what_is_no_mean_of_unit_vectors() -> None:
     sent = Up(torch.full((3, 2), 0.8), torch.zeros(0, dtype=torch.uint8), torch.zeros(0))
     with pytest.raises(CommunisError, match="longer than 1"):
-        FedPCL().vet(card(samples=4), sent)
-    FedPCL().vet(card(samples=4), replace(sent, p=sent.p / 2))
+        sent.check(card(samples=4), FedPCL())
+    replace(sent, p=sent.p / 2).check(card(samples=4), FedPCL())
 
 
 def test_noised_prototypes_are_no_longer_than_one() -> None:
@@ -290,10 +289,10 @@ def test_noised_prototypes_are_no_longer_than_one() -> None:
         torch.zeros(0, dtype=torch.uint8),
         torch.zeros(0),
     )
-    tidied = FedPCL().tidied(noised)
-    torch.testing.assert_close(tidied.p[0], torch.tensor([0.6, -0.8]))
-    assert torch.equal(tidied.p[1:], noised.p[1:])
-    assert tidied.n.shape == tidied.has.shape == (0,)
+    repaired = noised.repaired()
+    torch.testing.assert_close(repaired.p[0], torch.tensor([0.6, -0.8]))
+    assert torch.equal(repaired.p[1:], noised.p[1:])
+    assert repaired.n.shape == repaired.has.shape == (0,)
 
 
 def test_refuses_two_embedding_sizes() -> None:

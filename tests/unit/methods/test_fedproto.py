@@ -236,6 +236,6 @@ def test_refuses_a_task_without_classes() -> None:
 def test_noised_counts_are_whole_again() -> None:
     """And without windows there is no sum."""
     noised = Up(torch.tensor([[1.0, -2], [3, 4], [5, 6]]), torch.tensor([1.6, -3.2, 0.4]))
-    tidied = FedProto().tidied(noised)
-    assert tidied.counts.tolist() == [2, 0, 0]
-    assert tidied.sums.tolist() == [[1, -2], [0, 0], [0, 0]]
+    repaired = noised.repaired()
+    assert repaired.counts.tolist() == [2, 0, 0]
+    assert repaired.sums.tolist() == [[1, -2], [0, 0], [0, 0]]

@@ -175,14 +175,14 @@ def refused(game: Game, i: int, **changes: Tensor | None) -> str:
     up = game.ups[0][i]
     lora = {path: t for path, t in {**up.lora, **changes}.items() if t is not None}
     with pytest.raises(CommunisError) as caught:
-        game.method.vet(game.bound.cards[i], decode(encode(Up(up.w, lora)).data, Up))
+        decode(encode(Up(up.w, lora)).data, Up).check(game.bound.cards[i], game.method)
     return str(caught.value)
 
 
 def test_slices_are_vetted(game: Game) -> None:
     """Names, shapes, one rank for all and the type, before anything is added up."""
     for i in range(3):
-        game.method.vet(game.bound.cards[i], game.ups[0][i])
+        game.ups[0][i].check(game.bound.cards[i], game.method)
     path, other = "fusion.blocks.a.lora_A", "fusion.blocks.b.lora_A"
     own = game.ups[0][1].lora[path]
     assert own.shape == (4, 64)

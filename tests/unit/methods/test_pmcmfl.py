@@ -39,6 +39,7 @@ from tests.unit.methods.tiny import (
     same,
     slopes,
     starting,
+    told,
     vectors,
 )
 
@@ -168,7 +169,7 @@ def test_sensors_never_owned_are_not_filled() -> None:
     assert near(own.server.w, plain.server.w)
     assert apart(filled.server.w, plain.server.w) > 1e-4
     client, state, _ = own.receive(1, 4)
-    said = own.method.views(client, state, whole(client))
+    said = told(own.method, client, state, whole(client))
     assert torch.equal(said[""], said["unmasked"])
 
 
@@ -198,11 +199,11 @@ def test_prototypes_are_sent_by_the_setting_alone() -> None:
     bound = FleetClients(gappy(), PmcmFL())
     up = play(gappy(), PmcmFL()).ups[0][0]
     with pytest.raises(CommunisError, match=r"with library = 'own' expected \[\]"):
-        PmcmFL(library="own").vet(bound.cards[0], up)
+        up.check(bound.cards[0], PmcmFL(library="own"))
     with pytest.raises(CommunisError, match="with library = 'fleet' expected"):
-        PmcmFL().vet(bound.cards[0], Up(up.w, State(), State()))
+        Up(up.w, State(), State()).check(bound.cards[0], PmcmFL())
     with pytest.raises(CommunisError, match="with library = 'fleet' expected"):
-        PmcmFL().vet(bound.cards[0], Up(up.w, up.sums, State()))
+        Up(up.w, up.sums, State()).check(bound.cards[0], PmcmFL())
 
 
 @pytest.mark.parametrize("kind", [SMALL, ATTENTION, NORMED])
@@ -256,7 +257,7 @@ def test_nothing_missing_and_no_contrast_is_fedavg(kind: Architecture) -> None:
     plain = play(fleet(models=(kind,)), FedAvg(**settings), rounds=3)
     assert same(ours.server.w, plain.server.w)
     client, state, _ = ours.receive(0, 4)
-    prediction = ours.method.predict(client, state, whole(client))
+    prediction = ours.method.predict(client, state, whole(client)).scored
     assert torch.equal(prediction, client.model(whole(client)).prediction)
 
 
@@ -316,7 +317,7 @@ def test_a_class_nobody_has(kind: Architecture) -> None:
     mean = (game.server.C["b"][0] + game.server.C["b"][1]) / 2
     features = {"a": client.model(batch).features["a"], "b": mean.expand(3, -1)}
     expected = client.model.join(features, full.present).prediction
-    assert torch.allclose(game.method.predict(client, state, batch), expected, atol=1e-6)
+    assert torch.allclose(game.method.predict(client, state, batch).scored, expected, atol=1e-6)
     assert not torch.allclose(client.model(batch).prediction, expected, atol=1e-4)
 
 
@@ -344,7 +345,7 @@ def test_modalities_of_others(kind: Architecture) -> None:
         there = torch.ones(2, dtype=torch.bool)
         expected = client.model.join(features, {"a": there, "b": there}).prediction
         assert not torch.allclose(plain.prediction, expected, atol=1e-4)
-    assert torch.allclose(game.method.predict(client, state, batch), expected, atol=1e-6)
+    assert torch.allclose(game.method.predict(client, state, batch).scored, expected, atol=1e-6)
 
 
 @FUSIONS
@@ -356,7 +357,7 @@ def test_a_window_without_any_sensor(kind: Architecture) -> None:
         client, state, _ = game.receive(0, rounds + 1)
         full = whole(client, "test")
         batch = Batch(full.inputs, {m: ~p for m, p in full.present.items()}, full.target)
-        assert bool(torch.isfinite(game.method.predict(client, state, batch)).all())
+        assert bool(torch.isfinite(game.method.predict(client, state, batch).scored).all())
 
 
 def test_present_features_keep_their_bits_and_gradients() -> None:
@@ -426,10 +427,10 @@ def test_refuses_counts_that_cannot_be(counts: list[float]) -> None:
     """Of six windows four have a: neither halves, nor less than none, nor five."""
     game = play(gappy(), PmcmFL())
     card, up = game.bound.cards[0], game.ups[0][0]
-    game.method.vet(card, up)
+    up.check(card, game.method)
     bad = Up(up.w, up.sums, up.counts | {"a": torch.tensor(counts)})
     with pytest.raises(CommunisError, match="counts/a are not those of 4 windows"):
-        game.method.vet(card, bad)
+        bad.check(card, game.method)
 
 
 def test_refuses_features_of_no_window() -> None:
@@ -439,7 +440,7 @@ def test_refuses_features_of_no_window() -> None:
     assert up.counts["a"].tolist() == [2, 4, 0]
     bad = Up(up.w, up.sums | {"a": up.sums["a"] + 1}, up.counts)
     with pytest.raises(CommunisError, match="sums/a and counts/a are not those of 6 windows"):
-        game.method.vet(card, bad)
+        bad.check(card, game.method)
 
 
 def test_refuses_the_wrong_modalities_and_shapes() -> None:
@@ -484,8 +485,8 @@ def test_noised_counts_are_whole_again() -> None:
     """And without windows there is no sum, by modality."""
     sums = State({m: torch.tensor([[1.0, -2], [3, 4]]) for m in ("a", "b")})
     counts = vectors(a=[0.4, 2.7], b=[1.2, -5])
-    tidied = PmcmFL().tidied(Up(vectors(p=[9]), sums, counts))
-    assert same(tidied.counts, vectors(a=[0, 3], b=[1, 0]))
-    assert tidied.sums["a"].tolist() == [[0, 0], [3, 4]]
-    assert tidied.sums["b"].tolist() == [[1, -2], [0, 0]]
-    assert same(tidied.w, vectors(p=[9]))
+    repaired = Up(vectors(p=[9]), sums, counts).repaired()
+    assert same(repaired.counts, vectors(a=[0, 3], b=[1, 0]))
+    assert repaired.sums["a"].tolist() == [[0, 0], [3, 4]]
+    assert repaired.sums["b"].tolist() == [[1, -2], [0, 0]]
+    assert same(repaired.w, vectors(p=[9]))

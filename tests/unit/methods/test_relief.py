@@ -17,8 +17,7 @@ from communis.core.contract import Card
 from communis.core.groups import groups
 from communis.fleet.clients import FleetClients
 from communis.fleet.device import of_fleet
-from communis.methods.fedavg import Up
-from communis.methods.relief import Relief, Server
+from communis.methods.relief import Relief, Server, Up
 from communis.models.zoo import Architecture
 from tests.unit.methods.tiny import (
     SMALL,
@@ -353,8 +352,8 @@ def test_half_a_group_is_refused() -> None:
     bound = FleetClients(uneven(), Relief())
     half = State({"head.out.bias": bound.params["head.out.bias"]})
     with pytest.raises(CommunisError, match=r"group head\.out is incomplete"):
-        Relief().vet(bound.cards[0], Up(half))
-    Relief().vet(bound.cards[0], Up(State()))
+        Up(half).check(bound.cards[0], Relief())
+    Up(State()).check(bound.cards[0], Relief())
 
 
 def test_a_fusion_without_blocks_is_refused() -> None:

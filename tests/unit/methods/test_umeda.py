@@ -177,7 +177,7 @@ def test_a_latent_block_stays_and_says_nothing_of_what_it_misses() -> None:
     everything = play(small(features=12), Umeda(batch=2, rank=12, upload="latent"), rounds=1)
     assert tuple(everything.ups[0][0].operator[PATH + ".core"].shape) == (12, 8)
     own = everything.bound.cards[0]
-    Umeda(rank=12, upload="latent").vet(own, everything.ups[0][0])
+    everything.ups[0][0].check(own, Umeda(rank=12, upload="latent"))
 
 
 def test_only_the_factors_core_travels() -> None:
@@ -260,7 +260,7 @@ def test_a_model_without_operator_is_fedavg() -> None:
 )
 def test_messages_that_cannot_be_true(sent: dict[str, torch.Tensor], text: str) -> None:
     with pytest.raises(CommunisError, match=text):
-        Umeda().vet(card(0), Up(State(), sent))
+        Up(State(), sent).check(card(0), Umeda())
 
 
 @pytest.mark.parametrize(

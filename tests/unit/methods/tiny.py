@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis import Batch, Card, Client, Fleet, Model, Plan, Replies, Run, State, Windows
-from communis.core.contract import Method
+from communis.core.contract import AfterExchange, Prediction
 from communis.core.tasks import Classification
 from communis.data.recordings.windows import TEST, TRAIN
 from communis.exchange.wire import check, decode, encode, flatten, payload_types
@@ -107,7 +107,7 @@ class Game:
         client = self.bound.client(id, round, fresh=id not in self.states)
         state = self.states[id] if id in self.states else self.method.start_client(client)
         _, _, down_type, _ = payload_types(type(self.method))
-        sent = (self.method.back if after else self.method.down)(self.server, client.card)
+        sent = (self.method.down_after if after else self.method.down)(self.server, client.card)
         down = decode(encode(sent).data, down_type)
         client.memory.update(self.memories.get(id, {}))
         return client, self.method.adopt(client, state, down), down
@@ -126,9 +126,9 @@ class Game:
         self.ups.append(ups)
         replies = Replies([(self.bound.cards[id], ups[id]) for id in sorted(ups)])
         self.server = self.method.aggregate(self.server, replies)
-        for id in ups if type(self.method).settle is not Method.settle else ():
+        for id in ups if isinstance(self.method, AfterExchange) else ():
             client, state, down = self.receive(id, number, after=True)
-            self.states[id] = self.method.settle(client, state, down)
+            self.states[id] = self.method.after_exchange(client, state, down)
             self.memories[id] = dict(client.memory)
 
 
@@ -199,6 +199,12 @@ def fill(model: Model, with_: Values) -> Model:
     for path, tensor in with_.items():
         named[path].copy_(tensor)
     return model
+
+
+def told(method: Any, client: Client, state: Any, batch: Batch) -> dict[str, Tensor]:
+    """All that a method says of a batch, by name; "": what is scored."""
+    prediction = Prediction.of(method.predict(client, state, batch))
+    return {"": prediction.scored, **prediction.views}
 
 
 def values(model: Model) -> dict[str, Tensor]:

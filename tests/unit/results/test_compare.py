@@ -13,10 +13,11 @@ import pytest
 from communis import CommunisError
 from communis.cli import jobs
 from communis.cli.terminal import as_json, out, results
+from communis.core.metrics import better
 from communis.fleet.availability.roles import Role
 from communis.fleet.settings import FleetConfig
 from communis.results.compare import collect, metrics, paired, ranking, rows
-from communis.results.estimate import QUANTILES, Estimate, better, verdict
+from communis.results.estimate import QUANTILES, Estimate, verdict
 from communis.results.report.page import render
 from communis.results.report.wording import (
     CHOICES,

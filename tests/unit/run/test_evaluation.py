@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis import Batch, Client, FedAvg, Plan, Run, State
+from communis.core.contract import Prediction
 from communis.core.tasks import Localisation
 from communis.run.backends.executor import guessed
 from tests.unit.small import TINY, bound, client, windows
@@ -32,12 +32,10 @@ def some_unseen(**changes: Any) -> Any:
 class Sure(FedAvg):
     """Says class 1 whatever happens; its views say class 0, and the index of the window's class."""
 
-    def predict(self, client: Client, state: State, batch: Batch) -> Tensor:
-        return F.one_hot(torch.ones(len(batch), dtype=torch.long), 3).float() * 9
-
-    def views(self, client: Client, state: State, batch: Batch) -> Mapping[str, Tensor]:
+    def predict(self, client: Client, state: State, batch: Batch) -> Prediction:
+        one = F.one_hot(torch.ones(len(batch), dtype=torch.long), 3).float() * 9
         zero = F.one_hot(torch.zeros(len(batch), dtype=torch.long), 3).float()
-        return {"other": zero, "target": batch.target.float()}
+        return Prediction(one, {"other": zero, "target": batch.target.float()})
 
 
 def scores(method: Any, **changes: Any) -> dict[tuple[str, str, int], float]:
@@ -107,19 +105,19 @@ def test_views_and_measures_are_scored_with_all_sensors_only() -> None:
     assert ("a+b", "nll@other", -1) in found
 
 
-@dataclass(frozen=True)
-class Together(Sure):
-    """Its prediction is among its views, so that nothing is computed twice."""
+class Plain(Sure):
+    """Says the same, as a tensor."""
 
-    def views(self, client: Client, state: State, batch: Batch) -> Mapping[str, Tensor]:
-        return {"": 9 * F.one_hot(torch.zeros(len(batch), dtype=torch.long), 3).float()}
+    def predict(self, client: Client, state: State, batch: Batch) -> Tensor:  # type: ignore[override]
+        return super().predict(client, state, batch).scored
 
 
-def test_a_prediction_among_the_views_is_the_prediction() -> None:
-    found = scores(Together())
-    assert found["a+b", "f1", 0] == pytest.approx(2 / (3 + 3))
-    assert found["a+b", "f1", 1] == 0
-    assert found["a", "f1", 0] == 0  # a single sensor: `predict`
+def test_a_tensor_is_a_prediction_without_views() -> None:
+    found, plain = scores(Sure()), scores(Plain())
+    assert plain == {key: found[key] for key in plain}
+    views = {metric.partition("@")[2] for _, metric, _ in found if "@" in metric}
+    rest = {metric.partition("@")[2] for _, metric, _ in plain if "@" in metric}
+    assert views - rest == {"other", "target", "target_seen"}
 
 
 def test_records_hold_views_too(tmp_path: Path) -> None:

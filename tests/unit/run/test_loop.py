@@ -18,9 +18,10 @@ import torch
 
 from communis import Client, CommunisError, FedAvg, Plan, Run, State
 from communis.cli.terminal import comparison, out
+from communis.core.contract import AfterExchange
 from communis.exchange.topology import ring
 from communis.exchange.wire import encode
-from communis.methods.fedavg import Down
+from communis.methods.fedavg import Down, Server, Up
 from communis.results.compare import collect, rows
 from communis.results.estimate import Estimate
 from communis.results.finished import read
@@ -414,20 +415,20 @@ def test_lost_client_state_is_named(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Settling(FedAvg):
+class Settling(FedAvg, AfterExchange[Server, State, Down, Up]):
     """FedAvg that does work after the exchange: remembers the norm of the new common model."""
 
-    def settle(self, client: Client, state: State, down: Down) -> State:
+    def after_exchange(self, client: Client, state: State, down: Down) -> State:
         return state | {"fusion.shared.bias": down.w["fusion.shared.bias"]}
 
 
-def test_settle_runs_after_the_exchange_with_the_new_downlink(tmp_path: Path) -> None:
+def test_clients_work_after_the_exchange_with_the_new_downlink(tmp_path: Path) -> None:
     with Run(mixed_fleet(), Settling(), replace(QUICK, rounds=1), folder=tmp_path) as run:
         mock = Mock(run.backend)
         run.backend = mock
         (record,) = list(run)
     kinds = [ask.kind for ask in mock.asks]
-    assert kinds.count("settle") == 5
+    assert kinds.count("after") == 5
     plain = Run(mixed_fleet(), FedAvg(), replace(QUICK, rounds=1))
     with plain:
         (once,) = list(plain)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from communis.core.contract import Card
+from communis.core.contract import Card, Sent
 from communis.core.errors import CommunisError
 from communis.core.replies import Replies, Weight, uniform
 from communis.core.state import State
@@ -153,7 +153,7 @@ class NoisedReplies(Replies[U]):
         return found
 
 
-def layout(kind: Any, cards: Sequence[Card], sends: Callable[[Card], Sequence[str]]) -> Layout:
+def layout(kind: Any, cards: Sequence[Card], sends: Callable[[Card], Sent]) -> Layout:
     """Of the messages that these clients may send."""
     zeros: dict[str, Tensor] = {}
     holders: dict[str, int] = {}
@@ -162,7 +162,7 @@ def layout(kind: Any, cards: Sequence[Card], sends: Callable[[Card], Sequence[st
         alike.setdefault(id(card.params), []).append(card)
     for same in alike.values():
         try:
-            own = blank(kind, same[0], sends(same[0]))
+            own = blank(kind, same[0], sends(same[0]).paths)
         except wire.WireError as error:
             raise _refusal(f"sends what is not known beforehand ({error})") from None
         for key, t in own.items():

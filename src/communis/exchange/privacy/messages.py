@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_args, get_origin
 import torch
 from torch import Tensor
 
-from communis.core.contract import Card
+from communis.core.contract import Card, Mechanism, UpMessage
 from communis.core.state import State
 from communis.exchange.wire import SCALARS, WireError, bare, extent, schema
 
@@ -35,3 +35,9 @@ def fractions(kind: Any) -> list[str]:
     """The fields of a message of type `kind` that may hold other than whole numbers."""
     declared = {} if kind in (None, type(None)) else schema(kind)
     return [name for name, hint in declared.items() if bare(hint) not in (int, bool)]
+
+
+def mechanism_of(kind: Any) -> Mechanism | None:
+    """What the paper of a method with messages of type `kind` noises by itself."""
+    declares = isinstance(kind, type) and issubclass(kind, UpMessage)
+    return kind.mechanism if declares else None

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from communis.core.contract import Card, FleetView
+from communis.core.contract import Card, DownMessage, FleetView
 from communis.core.errors import CommunisError
 from communis.core.groups import group_of
 from communis.core.replies import Replies, Rule
@@ -19,12 +19,11 @@ from communis.exchange import wire
 from communis.exchange.messages import Noted
 from communis.exchange.privacy import accountant, gaussian
 from communis.exchange.privacy.central import NoisedReplies, Released, blind, layout
-from communis.exchange.privacy.messages import fractions
+from communis.exchange.privacy.messages import fractions, mechanism_of
 from communis.exchange.privacy.settings import PrivacyConfig
 from communis.fleet.clients import FleetClients
 
 SERVER = -1
-OPERATOR = "operator"  # the field that UMEDA's own mechanism covers
 
 # What a checkpoint keeps: mu^2 of every client, and the rounds whose cost the log must have.
 SPENT, PAID = "privacy:spent", "privacy:rounds"
@@ -55,6 +54,7 @@ class Protection:
         cards, method = fleet.cards, fleet.method
         self._method = method
         *_, self._up = wire.payload_types(type(method))
+        self._mechanism = mechanism_of(self._up)
         self._private = settings.mode in ("local", "central")
         self._limited = settings.mode == "local" and settings.epsilon > 0  # clients have a budget
         self.cards = [blind(card) for card in cards] if self._private else list(cards)
@@ -85,18 +85,20 @@ class Protection:
 
     def rehearse(self, server: Any) -> None:
         """Raises what a method that this privacy does not suit would raise in its first round."""
-        paper, down = self.settings.mode == "paper", self._method.down(server, self._trainers[0])
-        if paper and not any(key.startswith(f"{OPERATOR}/") for key in wire.flatten(down)):
+        down = self._method.down(server, self._trainers[0])
+        paper = self._mechanism if self.settings.mode == "paper" else None
+        if paper and not any(key.startswith(f"{paper.field}/") for key in wire.flatten(down)):
             raise CommunisError(
-                "privacy.mode = paper noises theta_M, which this fleet's models have not: set "
-                'fleet.models = ["sglt"] with an operator, or mode = local'
+                f"privacy.mode = paper noises {paper.symbol}, which this fleet's models have not: "
+                f"{paper.mend}, or mode = local"
             )
         shaped = self.guard is not None and self.guard.kappa != 1
-        if shaped and not self._method.subspace(down):
+        named = isinstance(down, DownMessage) and bool(down.subspace(self._method))
+        if shaped and not named:
             plain = "privacy.kappa = 1" if paper else "privacy.mechanism = gaussian"
             raise CommunisError(
-                f"{type(self._method).__name__} names no subspace that noise could spare: set "
-                f"{plain} (umeda with upload = full has one)"
+                f"{type(self._method).__name__} with these settings names no subspace that noise "
+                f"could spare: set {plain}"
             )
         if self._layout is not None:
             zeros = {key: torch.zeros_like(t) for key, t in self._layout.zeros.items()}
@@ -218,15 +220,14 @@ class Protection:
         }
 
     def _covered(self) -> list[str]:
-        names = fractions(self._up)
         if self.settings.mode != "paper":
-            return names
-        if OPERATOR not in names:
+            return fractions(self._up)
+        if self._mechanism is None:
             raise CommunisError(
-                "privacy.mode = paper is UMEDA's mechanism and noises its operator; "
-                f"{type(self._method).__name__} sends none: choose local or central"
+                "privacy.mode = paper is the mechanism that a method's own paper describes; "
+                f"{type(self._method).__name__} has none: choose local or central"
             )
-        return [OPERATOR]
+        return [self._mechanism.field]
 
     def _uncovered(self, name: str, fraction: bool) -> str:
         """Why an array of that field is not covered; empty if it is."""
@@ -234,17 +235,22 @@ class Protection:
             return "whole numbers take no Gaussian noise"
         if self.central is not None or (self.guard is not None and name in self.guard.blocks):
             return ""
-        paper = "UMEDA's mechanism covers the operator only"
-        return paper if self.settings.mode == "paper" else "sent in clear"
+        if self._mechanism is not None and self.settings.mode == "paper":
+            return f"the paper's own mechanism covers the {self._mechanism.field} only"
+        return "sent in clear"
 
     def _leaks(self) -> list[str]:
         """What else a client gives away, whatever is noised."""
         fleet = self._fleet.fleet
         borrowed = fleet.borrowed
         found = {
-            "raw windows are handed over to the server": self._method.pools_data,
-            "the training windows of one client are given to everybody": self._method.uses_public,
-            "which parts a client sends may depend on its data": self._method.partial,
+            "raw windows are handed over to the server": self._method.needs.raw_data,
+            "the training windows of one client are given to everybody": (
+                self._method.needs.public_windows
+            ),
+            "which parts a client sends may depend on its data": any(
+                self._method.sends(card).optional for card in self._trainers
+            ),
             "windows are normalised by the whole fleet's statistics, shared in clear": (
                 fleet.normalise == "fleet"
             ),
@@ -260,7 +266,7 @@ class Protection:
 
     def _refuse(self) -> None:
         """What central privacy cannot go together with."""
-        if self.settings.mode == "none" or not self._method.pools_data:
+        if self.settings.mode == "none" or not self._method.needs.raw_data:
             reasons = {
                 "cohort draws a fixed number of clients, but central privacy is reckoned for coins "
                 "tossed for each: use run.participation": self._setting.by_number,

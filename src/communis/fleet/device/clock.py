@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from communis.core import diagnostics
 from communis.core.contract import TrainingCost
 from communis.core.errors import CommunisError
 from communis.fleet.device.profiles import DeviceProfile
@@ -83,11 +84,12 @@ class Clock:
     def compute(self, device: str, log: Mapping[str, float], model: str = "") -> float:
         """Seconds of training."""
         if self._mode == "exact":
-            flops = log.get("flops_forward", 0.0) + log.get("flops_backward", 0.0)
+            flops = log.get(diagnostics.FLOPS_FORWARD.name, 0.0)
+            flops += log.get(diagnostics.FLOPS_BACKWARD.name, 0.0)
         else:
             whole = self._models[model]
-            flops = whole.forward * log.get("windows", 0.0)
-            flops += whole.group * log.get("group_windows", 0.0)
+            flops = whole.forward * log.get(diagnostics.WINDOWS.name, 0.0)
+            flops += whole.group * log.get(diagnostics.GROUP_WINDOWS.name, 0.0)
         return flops / self._speed(device)
 
     def round(self, used: Sequence[Used]) -> list[Spent]:

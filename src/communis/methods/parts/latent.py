@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from communis.core import diagnostics
 from communis.core.contract import Client
 from communis.core.errors import CommunisError
 from communis.core.state import State
@@ -62,11 +63,11 @@ def scale(u: Tensor, has: Tensor) -> Tensor:
 def course(u: Tensor, has: Tensor, targets: Tensor, known: Tensor) -> dict[str, float]:
     """How far class vectors are from each other, from their targets, and these (of the first pull)
     from each other, for the client's log; the latter two where there are any."""
-    found, shared = {"latent/separation": float(separation(u, has))}, known & has
+    found, shared = {diagnostics.SEPARATION.name: float(separation(u, has))}, known & has
     if bool(shared.any()):
         distances = (u - targets).norm(dim=-1)[shared]
-        found["latent/distance"] = float(distances.mean())
-        found["latent/target_separation"] = float(separation(targets[0], known[0]))
+        found[diagnostics.DISTANCE.name] = float(distances.mean())
+        found[diagnostics.TARGET_SEPARATION.name] = float(separation(targets[0], known[0]))
     return found
 
 
@@ -117,7 +118,7 @@ def translator(client: Client, d: int, common: bool, orthonormal: bool) -> Tenso
 def traced(client: Client, local: Tensor, regulariser: Tensor) -> Tensor:
     """Their sum. In the first step of every tenth round the client's log gets how strongly the
     consensus pulls: the length of its slope by the model's parameters against that of the task."""
-    if client.round % TRACED or "latent/pull" in client.log:
+    if client.round % TRACED or diagnostics.PULL.name in client.log:
         return local + regulariser
     trained = [p for p in client.model.parameters() if p.requires_grad]
     lengths = []
@@ -125,7 +126,7 @@ def traced(client: Client, local: Tensor, regulariser: Tensor) -> Tensor:
         slopes = torch.autograd.grad(loss, trained, retain_graph=True, allow_unused=True)
         squares = [float(g.square().sum()) for g in slopes if g is not None]
         lengths.append(math.sqrt(math.fsum(squares)))
-    client.log["latent/pull"] = lengths[0] / max(lengths[1], LEAST)
+    client.log[diagnostics.PULL.name] = lengths[0] / max(lengths[1], LEAST)
     return local + regulariser
 
 

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from communis.core import diagnostics
 from communis.core.contract import SERVER, Card, Client, Samples
 from communis.core.errors import CommunisError
 from communis.core.state import State
@@ -220,7 +221,7 @@ def check(p: Tensor, has: Tensor, n: Tensor, card: Card, sparse: bool) -> None:
         raise CommunisError("p has a prototype of no windows")
 
 
-def tidied(p: Tensor, has: Tensor, n: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def repaired(p: Tensor, has: Tensor, n: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """What privacy has noised, packed, as `check` takes it. True prototypes keep their bits."""
     length = p.norm(dim=-1, keepdim=True)
     p = torch.where(length > LONGEST, p / length, p)
@@ -238,12 +239,14 @@ def likeness(library: Library) -> dict[str, float]:
     if pairs := float((has.sum(0) * (has.sum(0) - 1)).sum()):
         # |sum of unit vectors|^2 = their number + twice the sum over pairs of cosines
         together = F.normalize(p.double(), dim=-1).sum(0).square().sum()
-        found["alike"] = float(together - has.sum()) / pairs
+        found[diagnostics.ALIKE.name] = float(together - has.sum()) / pairs
     for i in range(len(who) if len(who) <= PAIRS else 0):
         s, common = cosines(p, i).double(), (has & has[i]).sum(1)
         for j in range(i + 1, len(who)):
             if common[j]:
-                found[f"alike/{who[i]}-{who[j]}"] = float((s[j] * has[i]).sum() / common[j])
+                found[diagnostics.ALIKE_PAIR.of(who[i], who[j])] = float(
+                    (s[j] * has[i]).sum() / common[j]
+                )
     return found
 
 
@@ -263,8 +266,8 @@ def given(
             moved.append((mine - even).abs().sum(0) / 2)
             weight = mine.mean(1) if mine.shape[1] else mine.sum(1)
             found |= {
-                f"weight/{i}-{j}": w
+                diagnostics.WEIGHT.of(i, j): w
                 for j, w in zip(known.who.tolist(), weight.tolist(), strict=True)
             }
     shares = torch.cat(moved) if moved else torch.zeros(0)
-    return found | ({"moved": float(shares.mean())} if len(shares) else {})
+    return found | ({diagnostics.MOVED.name: float(shares.mean())} if len(shares) else {})

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from communis.core.contract import Batch, Card, Client, FleetView
+from communis.core.contract import Batch, Card, Client, FleetView, Sent
 from communis.core.state import State
 from communis.methods.parts.training import Recipe, note_forward
 
@@ -48,8 +48,8 @@ class Sharing(Recipe):
         """All paths that travel."""
         return [*self.shared(owner.params), *self.statistics(owner)]
 
-    def sends(self, card: Card) -> list[str]:
-        return self.travels(card)
+    def sends(self, card: Card) -> Sent:
+        return Sent(self.travels(card))
 
     def initial(self, fleet: FleetView) -> State:
         """The common model before the first round."""

@@ -13,7 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from communis.core import diagnostics
 from communis.core.contract import Batch, Client, Model, Output, Samples
+from communis.core.diagnostics import Diagnostic
 from communis.core.errors import CommunisError
 from communis.core.groups import groups
 from communis.methods.parts.optim import OptimizerName, clip_gradients, make_optimizer
@@ -111,6 +113,7 @@ class Recipe:
         adjust: Adjust | None = None,
         epochs: int | None = None,
         rates: Mapping[str, float] | None = None,
+        memory: str = "",
     ) -> Trained:
         """Trains `client.model` in place; parameters outside `paths` keep their bits.
 
@@ -118,6 +121,8 @@ class Recipe:
         clipped.
         rates: factors on the learning rate, by path, beside those of the method itself; 1 where
         there is none.
+        memory: which of the client's optimiser memories goes on, if `carry`: a method that trains
+        several models or losses in a round gives each a name of its own.
         """
         model, task, data = client.model, client.task, client.train
         loss = loss or (lambda output, batch: task.loss(output.prediction, batch.target))
@@ -140,8 +145,12 @@ class Recipe:
         )
         clipped = self._clipped(chosen)
         names = list(chosen)
+        apart = f"{memory}/" if memory else ""
         if self.carry:
-            optimizer.recall(names, client.memory)
+            own_memory = {
+                k.removeprefix(apart): t for k, t in client.memory.items() if k.startswith(apart)
+            }
+            optimizer.recall(names, own_memory)
         seen, steps, total = 0, 0, 0.0
         model.train()
         for p in frozen:
@@ -168,7 +177,7 @@ class Recipe:
             for p in chosen.values():
                 p.grad = None
         if self.carry:
-            client.memory.update(optimizer.memory(names))
+            client.memory.update({apart + k: t for k, t in optimizer.memory(names).items()})
         client.log["loss"] = total / seen if seen else float("nan")
         return Trained(steps, client.log["loss"])
 
@@ -216,21 +225,23 @@ def note_forward(client: Client, samples: Samples, windows: int | None = None) -
     passed = len(samples) if windows is None else windows
     if not client.timed or not passed:
         return
-    _add(client.log, windows=float(passed))
+    _add(client.log, diagnostics.WINDOWS, passed)
     if client.timed == "exact":
         forward, _ = _flops(client, _features, samples, "forward", passed / len(samples))
-        _add(client.log, flops_forward=forward)
+        _add(client.log, diagnostics.FLOPS_FORWARD, forward)
 
 
 def _note_training(client: Client, loss: Loss, paths: list[str], seen: int) -> None:
     """Adds what this training took; FLOPs only where the clock goes by them."""
     trained = groups(paths)
-    _add(client.log, windows=float(seen), group_windows=float(seen * len(trained)))
-    client.log.update({f"trained/{group}": 1.0 for group in trained})
+    _add(client.log, diagnostics.WINDOWS, seen)
+    _add(client.log, diagnostics.GROUP_WINDOWS, seen * len(trained))
+    client.log.update({diagnostics.TRAINED.of(group): 1.0 for group in trained})
     if client.timed == "exact":
         key, passes = (tuple(paths), getattr(loss, "__code__", loss)), seen / len(client.train)
         forward, backward = _flops(client, loss, client.train, key, passes)
-        _add(client.log, flops_forward=forward, flops_backward=backward)
+        _add(client.log, diagnostics.FLOPS_FORWARD, forward)
+        _add(client.log, diagnostics.FLOPS_BACKWARD, backward)
 
 
 def _flops(
@@ -240,9 +251,8 @@ def _flops(
         return _meter.spent(client.model, loss, samples, key, passes, client.card.modalities)
 
 
-def _add(log: dict[str, float], **amounts: float) -> None:
-    for name, amount in amounts.items():
-        log[name] = log.get(name, 0.0) + amount
+def _add(log: dict[str, float], what: Diagnostic, amount: float) -> None:
+    log[what.name] = log.get(what.name, 0.0) + amount
 
 
 def _features(output: Output, batch: Batch) -> Tensor:

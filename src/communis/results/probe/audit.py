@@ -29,7 +29,7 @@ from communis.exchange import wire
 from communis.exchange.messages import Answer, Ask, Backend
 from communis.exchange.privacy import accountant, gaussian
 from communis.exchange.privacy.guard import change_of
-from communis.exchange.privacy.protection import OPERATOR
+from communis.exchange.privacy.messages import mechanism_of
 from communis.exchange.privacy.settings import PrivacyConfig
 from communis.methods.fedavg import FedAvg
 from communis.results.probe.bound import Bound, judge
@@ -67,7 +67,7 @@ def audit(
             "change of the model, which is the noised mean in FedAvg: set method.name=fedavg"
         )
     *_, up = wire.payload_types(type(method))
-    if up in (None, type(None)) or method.pools_data or config.run.rounds < 1:
+    if up in (None, type(None)) or method.needs.raw_data or config.run.rounds < 1:
         raise CommunisError(
             f"method.name = {config.method_name}, run.rounds = {config.run.rounds}: canaries speak "
             "in the messages of clients, and there would be none: choose another method, or rounds"
@@ -80,7 +80,8 @@ def audit(
     birds = Canaries(len(fleet), canaries, fleet.streams, not central, privacy.clip, privacy.clips)
     plan = replace(config.run, workers=1, eval_every=0, eval_clients=1, pairs=False)
     with Run(planted(fleet, canaries), singing(method, birds), plan, privacy=privacy) as run:
-        run.backend = ear = Ear(run.backend, birds, OPERATOR if privacy.mode == "paper" else "")
+        paper = mechanism_of(up) if privacy.mode == "paper" else None
+        run.backend = ear = Ear(run.backend, birds, paper.field if paper else "")
         watch = Watch(birds, run.cards, run.server.w) if central else None
         for record in run:
             if watch:

@@ -20,7 +20,7 @@ import safetensors.torch
 import torch
 
 from communis.core.arrays import Array
-from communis.core.contract import Client, Score
+from communis.core.contract import Client, Prediction, Score
 from communis.core.errors import CommunisError
 from communis.core.scratch import Scratch
 from communis.core.streams import Streams
@@ -168,11 +168,11 @@ def _losses(
         rule=config.robust.make(),
         privacy=config.privacy,
     ) as run:
-        bound = FleetClients(fleet.pool() if method.pools_data else fleet, method)
+        bound = FleetClients(fleet.pool() if method.needs.raw_data else fleet, method)
         worker = _LossTeller(bound, StateStore(run.folder.clients))
         start = method.start_server(bound)
         trainees = {i for record in run.history for i in record.cohort}
-        attacked = [i for i in range(len(fleet)) if i in trainees or method.pools_data]
+        attacked = [i for i in range(len(fleet)) if i in trainees or method.needs.raw_data]
         found: dict[bool, list[Scored]] = {True: [], False: []}
         for done, i in enumerate(attacked, start=1):
             server = run.servers[run.topology.aggregator_of(i)]
@@ -197,7 +197,8 @@ class _LossTeller(Executor):
             for indices in torch.split(torch.arange(len(samples)), BATCH):
                 batch = samples.batch(indices)
                 seen = torch.stack(list(batch.present.values())).any(0)
-                losses = one(self.method.predict(client, state, batch), batch.target)
+                said = Prediction.of(self.method.predict(client, state, batch)).scored
+                losses = one(said, batch.target)
                 for loss in losses[seen].tolist():
                     yield Scored(client.card.id, split, "", True, Score("loss", loss))
 

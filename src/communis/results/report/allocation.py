@@ -12,6 +12,8 @@ import pandas as pd
 import pyarrow.compute as pc
 from markupsafe import Markup
 
+from communis.core import diagnostics
+from communis.core.diagnostics import Diagnostic
 from communis.core.groups import modality_of_group
 from communis.core.markup import stacked
 from communis.results.compare import grouped
@@ -78,7 +80,7 @@ def trained(group: Sequence[Finished], logs: Sequence[pd.DataFrame]) -> pd.DataF
     ever trained a group counts as an owner: some methods give everybody all branches."""
     parts = [pd.DataFrame(columns=["round", "group", "share"])]
     for run, log in zip(group, logs, strict=True):
-        did = noted(log, "trained/")
+        did = noted(log, diagnostics.TRAINED)
         did = did[did["value"] > 0]
         if did.empty:
             continue
@@ -100,10 +102,10 @@ def trained(group: Sequence[Finished], logs: Sequence[pd.DataFrame]) -> pd.DataF
     return pd.concat(parts[1:] or parts, ignore_index=True)
 
 
-def noted(log: pd.DataFrame, prefix: str) -> pd.DataFrame:
-    """What was noted under names with this prefix, without it."""
-    found = log[log["name"].str.startswith(prefix)]
-    return found.assign(name=found["name"].str.removeprefix(prefix))
+def noted(log: pd.DataFrame, what: Diagnostic) -> pd.DataFrame:
+    """The lines of a diagnostic, named by what each is about."""
+    found = log[log["name"].str.startswith(what.name)]
+    return found.assign(name=found["name"].str.removeprefix(what.name))
 
 
 def over_rounds(found: pd.DataFrame) -> pd.DataFrame:
@@ -150,9 +152,9 @@ def per_client(group: Sequence[Finished], logs: Sequence[pd.DataFrame]) -> pd.Da
     and seeds. Roles are drawn by seed, so a client can be several things."""
     parts = []
     for run, log in zip(group, logs, strict=True):
-        did = noted(log, "trained/")
+        did = noted(log, diagnostics.TRAINED)
         counts = did[did["value"] > 0].groupby(["client", "round"]).size().groupby("client").mean()
-        budgets = noted(log, "budget/").groupby("name")["value"].mean()
+        budgets = noted(log, diagnostics.BUDGET).groupby("name")["value"].mean()
         budgets.index = budgets.index.astype(int)
         part = pd.DataFrame({"groups": counts, "budget": budgets.reindex(counts.index)})
         parts.append(part.assign(kind=[run.kinds.get(c, "") for c in part.index]))
@@ -162,9 +164,9 @@ def per_client(group: Sequence[Finished], logs: Sequence[pd.DataFrame]) -> pd.Da
 
 def _divergence(logs: Sequence[pd.DataFrame], shades: dict[str, str]) -> list[Curve]:
     """A line for every group; shades: the colours of groups, to which new ones are added."""
-    found = [noted(log, "divergence/") for log in logs]
+    found = [noted(log, diagnostics.DIVERGENCE) for log in logs]
     if not all(map(len, found)):
-        found = [noted(log, "spread/") for log in logs]
+        found = [noted(log, diagnostics.SPREAD) for log in logs]
     if not all(map(len, found)):
         return []
     tables = [t.pivot(index="round", columns="name", values="value") for t in found]

@@ -8,10 +8,10 @@ import pandas as pd
 from markupsafe import Markup
 
 from communis.core.markup import EMPTY, Content, element
+from communis.core.metrics import better
 from communis.core.selection import Select
 from communis.results.cells import Line, lines, mark
 from communis.results.compare import LEADING, cells, estimate, grouped, metrics
-from communis.results.estimate import better
 from communis.results.finished import Finished
 from communis.results.report.comparison import selections
 from communis.results.report.html import figure, heading, note, row, shaded, table

@@ -10,9 +10,9 @@ import pandas as pd
 from markupsafe import Markup
 
 from communis.core.markup import EMPTY, element, stacked
+from communis.core.metrics import better
 from communis.core.selection import Select
 from communis.results.compare import cells, estimate, grouped, scored
-from communis.results.estimate import better
 from communis.results.finished import Finished
 from communis.results.report.clock_wording import Columns, about_time, goal, of_rounds, of_target
 from communis.results.report.html import charts, heading, legend, note, table

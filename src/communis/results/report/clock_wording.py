@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from communis.core.metrics import better
 from communis.results.compare import BASE
-from communis.results.estimate import Estimate, better
+from communis.results.estimate import Estimate
 from communis.results.finished import Finished
 from communis.results.report.wording import number, plain, quantity, sized
 from communis.results.timing import STEP, Clocked, Reach, Timing

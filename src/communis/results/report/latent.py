@@ -9,6 +9,7 @@ import pandas as pd
 import pyarrow.compute as pc
 from markupsafe import Markup
 
+from communis.core import diagnostics
 from communis.core.markup import EMPTY, element, stacked
 from communis.results.compare import grouped
 from communis.results.finished import Finished
@@ -21,25 +22,25 @@ ABOUT = (
     "the lowest seed to the highest."
 )
 CHARTS = {  # by the name in the log: title, label, how to read it
-    "latent/distance": (
+    diagnostics.DISTANCE.name: (
         "Distance to the target",
         "distance",
         "How far a client's class vectors lie from their targets when these arrive, before it "
         "turns its projection towards them: falling means that clients come to agree.",
     ),
-    "latent/separation": (
+    diagnostics.SEPARATION.name: (
         "Separation of a client's classes",
         "separation",
         "How far a client's class vectors lie from their own mean: falling to zero is collapse, "
         "where all classes are the same point and agreement says nothing.",
     ),
-    "latent/target_separation": (
+    diagnostics.TARGET_SEPARATION.name: (
         "Separation of the targets",
         "separation",
         "The same of the targets: much less than the clients' own means that their vectors cancel "
         "each other out in the consensus.",
     ),
-    "latent/pull": (
+    diagnostics.PULL.name: (
         "Pull on the network",
         "ratio of gradients",
         "The gradient of the consensus on a network's weights over that of its own task: near zero "
@@ -71,4 +72,4 @@ def noted(run: Finished) -> pd.DataFrame:
     """Rounds x names: the mean over honest clients."""
     log = run.rows("log", pc.field("name").isin([*CHARTS]))
     mine = log[~log["client"].isin(attackers(run))]
-    return mine.pivot_table(index="round", columns="name", values="value")
+    return pd.DataFrame(mine.pivot_table(index="round", columns="name", values="value"))

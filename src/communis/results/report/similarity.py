@@ -14,8 +14,10 @@ import pandas as pd
 import pyarrow.compute as pc
 from markupsafe import Markup
 
+from communis.core import diagnostics
 from communis.core.arrays import Array
 from communis.core.contract import SERVER
+from communis.core.diagnostics import Diagnostic
 from communis.core.markup import EMPTY, element, stacked
 from communis.results.compare import grouped
 from communis.results.finished import Finished
@@ -36,7 +38,8 @@ from communis.results.report.svg import TOP, Axes, band, curves, picture
 from communis.results.report.wording import attackers
 from communis.results.selection import Scores
 
-PAIR = r"^(?P<kind>alike|weight)/(?P<one>\d+)-(?P<other>\d+)$"  # names in the log
+_KINDS = f"{diagnostics.ALIKE_PAIR.name}|{diagnostics.WEIGHT.name}"
+PAIR = rf"^(?P<kind>{_KINDS})(?P<one>\d+)-(?P<other>\d+)$"  # names in the log
 MOMENTS = 5  # rounds that are drawn, at most
 READABLE = 12  # clients; tables of more have to be asked for
 SIDE, EDGE, MARGIN, NODE, WIDEST = 260, 6, 16.0, 12.0, 6.0  # pixels of a picture
@@ -99,21 +102,21 @@ class Learning:
         everybody = {*self.run.sensors, *self.pairs["one"], *self.pairs["other"]}
         return {client: found.get(client) or "not described" for client in everybody}
 
-    def table(self, kind: str, round: int) -> pd.DataFrame:
+    def table(self, what: Diagnostic, round: int) -> pd.DataFrame:
         """Clients x clients; NaN where nothing was noted."""
-        t = self.pairs[(self.pairs["kind"] == kind) & (self.pairs["round"] == round)]
+        t = self.pairs[(self.pairs["kind"] == what.name) & (self.pairs["round"] == round)]
         wide = t.pivot(index="one", columns="other", values="value")
         return wide.reindex(index=self.clients, columns=self.clients).astype(float)
 
     def alike(self, round: int) -> pd.DataFrame:
         """Both halves."""
-        half = self.table("alike", round)
+        half = self.table(diagnostics.ALIKE_PAIR, round)
         return half.where(half.notna(), half.T)
 
     @cached_property
     def weights(self) -> pd.DataFrame:
         """Of the last round, without lines of clients that have no class at all."""
-        found = self.table("weight", self.rounds[-1])
+        found = self.table(diagnostics.WEIGHT, self.rounds[-1])
         return found[found.sum(axis=1) > 0]
 
     @cached_property
@@ -162,15 +165,15 @@ def rank(kind: str) -> tuple[int, str]:
 
 
 def learning(run: Finished) -> Learning:
-    names = pc.field("name").isin(["alike", "moved"])
+    names = pc.field("name").isin([diagnostics.ALIKE.name, diagnostics.MOVED.name])
     names |= pc.match_substring_regex(pc.field("name"), PAIR)
     log = run.rows("log", (pc.field("client") == SERVER) & names)
     mine = log[np.isfinite(log["value"])]
-    mean = mine[mine["name"] == "alike"].set_index("round")["value"]
+    mean = mine[mine["name"] == diagnostics.ALIKE.name].set_index("round")["value"]
     known = pd.DataFrame({"name": mine["name"].unique()})  # far fewer than lines
     parsed = known.join(known["name"].str.extract(PAIR)).dropna()
     pairs = parsed.merge(mine[["name", "round", "value"]], on="name")
-    moved = mine[mine["name"] == "moved"]["value"]
+    moved = mine[mine["name"] == diagnostics.MOVED.name]["value"]
     last = float(moved.iloc[-1]) if len(moved) else math.nan
     return Learning(run, mean, pairs.astype({"one": int, "other": int}), last)
 

@@ -13,7 +13,17 @@ import torch
 from torch import Tensor
 
 from communis.core import disk
-from communis.core.contract import Batch, Client, Samples, Score, Task
+from communis.core.contract import (
+    AfterExchange,
+    Batch,
+    Client,
+    DownMessage,
+    Prediction,
+    Samples,
+    Score,
+    Task,
+    UpMessage,
+)
 from communis.core.pooled import is_count
 from communis.exchange.messages import PRIVATE_STATE, Answer, Ask, Scored
 from communis.exchange.privacy.guard import Guard
@@ -116,8 +126,9 @@ class Executor:
             with torch.no_grad(), client.streams.torch("evaluation", ask.round, ask.client):
                 return Answer(ask.client, scores=list(self._scores(client, state)))
         up = None
-        if ask.kind == "settle":
-            state = self.method.settle(client, state, down)
+        if ask.kind == "after":
+            assert isinstance(self.method, AfterExchange)
+            state = self.method.after_exchange(client, state, down)
         else:
             state, up = self.method.local(client, state, down)
         private = self._private(client, state)
@@ -137,11 +148,13 @@ class Executor:
         flat = flatten(up)
         if self.guard is None:
             return flat
-        subspace = self.method.subspace(down) if self.guard.kappa != 1 else {}
+        shaped = self.guard.kappa != 1 and isinstance(down, DownMessage)
+        subspace = down.subspace(self.method) if shaped else {}
         noise = client.generator("privacy")
         sent, clipped = self.guard.protect(flat, flatten(down), subspace, client.round, noise)
         client.log["privacy/clipped"] = clipped
-        return flatten(self.method.tidied(unflatten(dict(sent), self.up_type)))
+        noised = unflatten(dict(sent), self.up_type)
+        return flatten(noised.repaired() if isinstance(noised, UpMessage) else noised)
 
     def _sent(self, client: Client, up: dict[str, Tensor], down: dict[str, Tensor]) -> bytes:
         """The message of a client, or what an attacker makes of it."""
@@ -214,11 +227,10 @@ class Executor:
             batch = only(samples.batch(indices), subset)
             there = torch.stack(list(batch.present.values())).sum(0)
             sensors.append(there.cpu())
-            said = dict(self.method.views(client, state, batch)) if views else {}
-            if "" not in said:
-                said = {"": self.method.predict(client, state, batch), **said}
+            prediction = Prediction.of(self.method.predict(client, state, batch))
+            said = {"": prediction.scored}
             if views:
-                said["available"] = there.float()
+                said |= {**prediction.views, "available": there.float()}
             for name, value in said.items():
                 known = value if value.ndim == 1 else guessed(value, there > 0, client)
                 found[name].append(known.cpu())

@@ -201,7 +201,7 @@ def test_what_central_privacy_does_not_suit_is_refused_before_the_first_round(
 
 
 def test_modes_that_need_umeda() -> None:
-    with pytest.raises(CommunisError, match="FedAvg sends none"):
+    with pytest.raises(CommunisError, match="FedAvg has none"):
         ran(FedAvg(), PrivacyConfig(mode="paper", epsilon=2.0))
     with pytest.raises(CommunisError, match="names no subspace"):
         ran(FedAvg(), PrivacyConfig(mode="local", epsilon=2.0, mechanism="subspace"))

@@ -18,7 +18,7 @@ from tests.fleets import make, mixed_fleet
 from tests.unit.methods.tiny import THREE, Game, fleet, play, same
 
 LOCAL = PrivacyConfig(mode="local", noise=1.0)
-TIDY = ["caring", "fednova", "fedproto", "pmcmfl", "fedpcl", "fedapa", "fedapa sparse"]
+REPAIRED = ["caring", "fednova", "fedproto", "pmcmfl", "fedpcl", "fedapa", "fedapa sparse"]
 
 
 @cache
@@ -43,15 +43,15 @@ def test_nobody_is_refused(name: str) -> None:
         assert [record.refused for record in run] == [()] * 2
 
 
-@pytest.mark.parametrize("name", TIDY)
+@pytest.mark.parametrize("name", REPAIRED)
 def test_a_true_message_keeps_its_bits(name: str) -> None:
     played = game(name)
     for sent in played.ups:
         for up in sent.values():
-            assert same(flatten(played.method.tidied(up)), flatten(up))
+            assert same(flatten(up.repaired()), flatten(up))
 
 
-@pytest.mark.parametrize("name", TIDY)
+@pytest.mark.parametrize("name", REPAIRED)
 @pytest.mark.parametrize("sigma", [3.0, 1e4, 1e12, 1e30])
 def test_no_noise_is_too_much(name: str, sigma: float) -> None:
     played = game(name)
@@ -60,11 +60,11 @@ def test_no_noise_is_too_much(name: str, sigma: float) -> None:
         for id, up in sent.items():
             card, raw = blind(played.bound.cards[id]), noised(up, kind, sigma, id)
             try:
-                played.method.vet(card, raw)
+                raw.check(card, played.method)
             except CommunisError:
                 refused += 1
-            tidied = played.method.tidied(raw)
-            check(tidied, card, played.method.sends(card))
-            played.method.vet(card, tidied)
-            assert same(flatten(played.method.tidied(tidied)), flatten(tidied))
-    assert refused  # or there was nothing to tidy
+            repaired = raw.repaired()
+            check(repaired, card, played.method.sends(card))
+            repaired.check(card, played.method)
+            assert same(flatten(repaired.repaired()), flatten(repaired))
+    assert refused  # or there was nothing to repair
