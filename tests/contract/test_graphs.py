@@ -14,6 +14,7 @@ from tests.fleets import mixed_fleet
 pytestmark = pytest.mark.parametrize("name", FEDERATED)
 
 
+@pytest.mark.slow
 def test_complete_graph_equals_star(name: str) -> None:
     """Every node of a complete graph hears what the server of a star hears."""
     fleet = mixed_fleet()
@@ -25,6 +26,7 @@ def test_complete_graph_equals_star(name: str) -> None:
     assert star.scores().equals(graph.scores())
 
 
+@pytest.mark.slow
 def test_ring_runs_and_bills_every_edge(name: str) -> None:
     run = finished(name, plan=Plan(rounds=1, workers=1, eval_every=0), topology=ring(5))
     links = run.links()

@@ -191,6 +191,7 @@ import communis.cli.main
     assert done.stderr == b"stopped before anything was begun\n"
 
 
+@pytest.mark.slow
 def test_a_program_that_imports_communis_keeps_its_signals() -> None:
     code = "import signal; before = signal.getsignal(2); import communis; assert before is signal.getsignal(2)"  # noqa: E501
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)

@@ -221,6 +221,7 @@ def test_a_log_that_lost_a_round_is_refused(tmp_path: Path) -> None:
         run(tmp_path, rounds=4, privacy=True, method="fedavg")
 
 
+@pytest.mark.slow
 def test_a_run_without_its_last_checkpoint_is_not_finished(tmp_path: Path) -> None:
     from communis.run.config import load
 
@@ -234,6 +235,7 @@ def test_a_run_without_its_last_checkpoint_is_not_finished(tmp_path: Path) -> No
     assert not job.finished
 
 
+@pytest.mark.slow
 def test_a_folder_in_use_is_not_removed(tmp_path: Path) -> None:
     arguments = ["compare", "fedavg", "--on", "synthetic", "--seeds", "1", "--into", str(tmp_path)]
     small = ["--name", "a", "--set", "run.rounds=1", "--set", "run.workers=1"]
@@ -284,6 +286,7 @@ def refusal(folder: Path) -> str:
     return ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [flipped, cut, gone])
 def test_damage_is_found_or_does_no_harm(
     damage: Callable[[Path, np.random.Generator], None], tmp_path: Path
@@ -325,6 +328,7 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
         collect([tmp_path])[0].scores  # noqa: B018 - reading is what is tested
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -389,6 +393,7 @@ def test_a_record_with_other_values_is_one_line(key: str, value: object, tmp_pat
         read(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("room", "column", "values"),
     [
@@ -495,6 +500,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["local", "central"])
 def test_no_loss_of_records_and_logs_lowers_epsilon(mode: str, tmp_path: Path) -> None:
     """Whichever lines and files are gone: the verdict refuses, promises nothing, or says what the

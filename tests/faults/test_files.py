@@ -103,6 +103,7 @@ NUMBERS = st.integers(0, 10_000)
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
+@pytest.mark.slow
 @settings(
     max_examples=SOME, deadline=None, derandomize=True, database=None, suppress_health_check=QUIET
 )
@@ -333,6 +334,7 @@ def test_one_process_reads_many_files(mat: Path) -> None:
     assert apart.matlab_files._process is first
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh")
 def test_a_file_that_crashes_its_reader_is_named(mat: Path) -> None:
     """As scipy does for some damaged files; the next file is read by a new process."""
@@ -357,6 +359,7 @@ def test_a_file_that_is_never_read_to_its_end_is_named(
     assert "x" in matlab(mat)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits of memory need Linux")
 def test_a_file_that_takes_all_memory_is_named(
     tmp_path: Path, mat: Path, monkeypatch: pytest.MonkeyPatch
@@ -404,6 +407,7 @@ def test_a_forked_process_has_a_reader_of_its_own(mat: Path) -> None:
 # Archives
 
 
+@pytest.mark.slow
 def test_hostile_archives_are_refused_or_harmless(tmp_path: Path) -> None:
     unpacked = set()
     for name, path, unpack in archives(tmp_path):

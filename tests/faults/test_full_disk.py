@@ -84,6 +84,7 @@ def attempt(folder: Path, name: str) -> None:
         list(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_full_disk_is_named_and_the_run_goes_on(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -58,6 +58,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_message_costs_its_sender_the_round(name: str) -> None:
     fleet, method = mixed_fleet(), make("fedavg")

@@ -153,7 +153,6 @@ def privacy(home: Path) -> None:
         shutil.rmtree(path)
 
 
-SLOW = (grid, privacy, real, clear)
 KINDS = (graph, attack, similarity, latent, grid, clock, alone, real, clear, privacy)
 HEADINGS = (  # of all sections that depend on a text of the folder
     "Which method serves this fleet, at which cost?",
@@ -199,6 +198,7 @@ def clean(homes: dict[str, Path]) -> Page:
     return Page("".join([*pages, spots(long, [], "t", "x", "y", least=(0.0, 2.0))]))
 
 
+@pytest.mark.slow
 def test_every_section_is_tried(clean: Page) -> None:
     text = "\n".join(clean.texts)
     assert [title for title in HEADINGS if title not in text] == []
@@ -324,10 +324,8 @@ def check(runs: list[Finished], clean: Page, what: str) -> bool:
     return MARK in "".join(page.texts)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(make.__name__, marks=pytest.mark.slow if make in SLOW else ()) for make in KINDS],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [make.__name__ for make in KINDS])
 def test_every_text_of_a_folder_is_shown_as_text(
     kind: str, homes: dict[str, Path], clean: Page, tmp_path: Path
 ) -> None:
@@ -347,6 +345,7 @@ def test_every_text_of_a_folder_is_shown_as_text(
     assert live > 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_every_payload_in_every_name_at_once(payload: str, clean: Page, tmp_path: Path) -> None:
     """Names that hang together, as those of sensors and methods do, in all places alike."""

@@ -179,6 +179,7 @@ def test_a_first_message_after_the_checkpoint_is_made_again(tmp_path: Path) -> N
     assert content(tmp_path / "cut") == content(tmp_path / "whole")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_run_survives_power_cuts(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -20,6 +20,7 @@ from communis.core.scratch import Scratch
 from tests.fleets import mixed_fleet
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
 def test_sigterm_lets_the_round_finish(tmp_path: Path) -> None:
     """As Ctrl-C does: the run stops after a round and can be continued."""
@@ -81,6 +82,7 @@ def another(code: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str],
             process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no such locks")
 def test_what_a_killed_run_left_in_memory_and_on_disk_is_swept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -101,6 +103,7 @@ def test_what_a_killed_run_left_in_memory_and_on_disk_is_swept(
         assert not Path(states).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no such locks")
 def test_folders_of_the_living_and_of_strangers_stay(tmp_path: Path) -> None:
     mine = tmp_path / "communis-results"
@@ -153,6 +156,7 @@ def test_a_mistake_of_ours_is_one_line_and_a_file(
     assert "Traceback" in file.read_text()
 
 
+@pytest.mark.slow
 def test_nothing_is_imported_from_the_working_folder(tmp_path: Path) -> None:
     for name in ("torch", "typer", "rich", "pandas"):
         (tmp_path / f"{name}.py").write_text("print('it ran')\nraise SystemExit(9)\n")

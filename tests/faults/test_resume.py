@@ -127,6 +127,7 @@ def differing(found: dict[str, object], expected: dict[str, object]) -> list[str
     return [name for name in names if found.get(name) != expected.get(name)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_interrupted_after_every_round(
     name: str, tmp_path: Path, whole: dict[str, dict[str, object]]
@@ -143,6 +144,7 @@ def test_interrupted_after_every_round(
     assert differing(content(tmp_path), whole[name]) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answers", [3, 9, 16])
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_interrupted_within_a_round(

@@ -109,6 +109,7 @@ def named(foreign: Path) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
@@ -154,6 +155,7 @@ def test_a_name_on_the_command_line_needs_no_trust(words: list[str], foreign: Pa
     assert done.exit_code == 0 or isinstance(done.exception, CommunisError)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how", ["-m communis", "-mcommunis", "-um communis", "-m communis.cli.main"]
 )

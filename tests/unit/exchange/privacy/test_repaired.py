@@ -35,6 +35,7 @@ def noised(up: Any, kind: Any, sigma: float, seed: int) -> Any:
     return unflatten(sent, kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SENDING)
 def test_nobody_is_refused(name: str) -> None:
     plan = Plan(rounds=2, workers=1, eval_every=0)
