@@ -10,7 +10,8 @@ from pathlib import Path
 
 import typer
 
-from communis.cli.terminal import Display, Stop, as_json, err, out, results, say, stop_after_round
+from communis.cli.console import err, out, say
+from communis.cli.terminal import Display, Stop, as_json, results, stop_after_round
 from communis.core import memory
 from communis.core.disk import replace_file
 from communis.core.errors import CommunisError

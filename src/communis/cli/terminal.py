@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import math
-import re
 import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -15,11 +11,11 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
-from rich.text import Text
 
+from communis.cli.console import err, out, say, visible
 from communis.core.errors import CommunisError
 from communis.core.plugins import nearest
 from communis.core.selection import Select
@@ -45,7 +41,6 @@ from communis.results.report.wording import (
 )
 from communis.results.timing import Clocked, timing
 from communis.results.traffic import Sent, traffic
-from communis.run.folder import strict
 
 COSTS: Mapping[str, Callable[[Row], str]] = {
     "parameters": lambda row: count(row.parameters),
@@ -54,41 +49,6 @@ COSTS: Mapping[str, Callable[[Row], str]] = {
     "s/round": lambda row: f"{row.seconds:.2f}",
 }
 REFUSED: Mapping[str, Callable[[Row], str]] = {"refused": lambda row: count(row.refused)}
-# Control characters but tab and line feed, marks that turn the direction of writing, line
-# separators, and halves of characters, which no terminal can be sent.
-STEERING = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-)
-
-
-def visible(text: str) -> str:
-    """The text with characters that would steer a terminal written out, such as \\x1b: names can
-    come from folders of others."""
-    return STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-
-
-class Terminal(Console):
-    """A console that shows text as it stands: a pip command such as communis[watch] is no markup,
-    and nothing in a name steers the terminal."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(highlight=False, markup=False, emoji=False, **options)
-
-    def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(visible(text), **options)
-
-
-out = Terminal(width=None if sys.stdout.isatty() else 110)
-err = Terminal(stderr=True, soft_wrap=True)
-
-
-class LogToStderr(logging.Handler):
-    """What the library says while it reads data, on standard error."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.name == "communis":
-            style = "yellow" if record.levelno >= logging.WARNING else None
-            err.print(record.getMessage(), style=style)
 
 
 class Display:
@@ -158,11 +118,6 @@ class Display:
         if self._bar is not None and self._task is not None:
             label, note = visible(self._label), visible(note)
             self._bar.update(self._task, completed=self._done, description=label, note=note)
-
-
-def say(event: dict[str, Any]) -> None:
-    """One line of strict JSON on standard output."""
-    print(json.dumps(strict(event), default=str), flush=True)
 
 
 def results(
