@@ -15,7 +15,7 @@ from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from communis.cli.console import err, out, say, visible
+from communis.cli.console import Stacked, err, out, say, visible
 from communis.core.errors import CommunisError
 from communis.core.plugins import nearest
 from communis.core.selection import Select
@@ -175,18 +175,18 @@ def _each(
     corner: str, columns: Mapping[str, Callable[[Any], str]], found: Sequence[Row | Clocked | Sent]
 ) -> list[RenderableType]:
     """A small table with a line for every method; none without columns."""
-    view = _table(corner, *columns)
+    view = Stacked(corner, *columns, numbers=list(columns))
     for row in found:
         view.add_row(row.method, *(show(row) for show in columns.values()))
     return ["", view] if columns else []
 
 
-def _selections(corner: str, found: Sequence[Selected]) -> Table:
+def _selections(corner: str, found: Sequence[Selected]) -> Stacked:
     """The ways to choose a round side by side, with the verdicts of the one that was used."""
     ways = choices(found)
-    view = _table(corner, *(CHOICES[s] for s in ways))
-    if len(found) > 1:
-        view.add_column(f"against {found[0].method}, 95 % interval")
+    numbers = [CHOICES[s] for s in ways]
+    against = [f"against {found[0].method}, 95 % interval"] if len(found) > 1 else []
+    view = Stacked(corner, *numbers, *against, numbers=numbers)
     for one in found:
         verdict = [versus(one.difference, one.verdict)] if len(found) > 1 else []
         view.add_row(one.method, *(number(one.selected[s]) for s in ways), *verdict)
@@ -209,15 +209,6 @@ def _grid(found: Sequence[Line], metric: str, places: Sequence[str]) -> Group:
         values = [cell(row.scores[metric], row.verdict) if row else "-" for row in shown]
         view.add_row(line.method, *values, cell(line.average, line.verdict))
     return Group(view, "", _selections("average of", found))
-
-
-def _table(name: str, *numbers: str) -> Table:
-    """A table of numbers without lines."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column(name, no_wrap=True)
-    for column in numbers:
-        table.add_column(column, justify="right", no_wrap=True)
-    return table
 
 
 def as_json(
