@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ready := $(VENV)/.ready
 
-.PHONY: help demo recordings check test test-fast assault docs reference bench lock clean
+.PHONY: help demo recordings check test test-fast assault docs reference schema bench lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,7 +46,10 @@ docs: $(ready) ## build the documentation into site/ and check its links
 	$(BIN)/zensical build --clean --strict
 	$(BIN)/python docs/tools/check.py site
 
-reference: $(ready) ## write the reference of commands and settings anew
+schema: $(ready) ## build the JSON Schema of the configuration anew
+	$(BIN)/python -m communis.run.schema
+
+reference: schema ## write the reference of commands and settings anew
 	$(BIN)/python docs/tools/reference.py
 
 bench: $(ready) ## speed and memory against the peers that are installed

@@ -8,46 +8,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import click
-import tomli_w
 import typer
 
 from communis.cli.main import app
-from communis.core.plugins import find, names, settings
+from communis.core.fields import table_schema
 from communis.data.recordings.source import Recorded
 from communis.methods.parts.training import Recipe
-from communis.run.config import Config, presets
+from communis.run import keys
+from communis.run.schema import schema
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 COMMANDS = REFERENCE / "commands.md"
 CONFIGURATION = REFERENCE / "configuration.md"
 NOTE = "<!-- Written by docs/tools/reference.py: change the code, then run it again. -->\n"
 
-# Keys that a file may have at its top and that no comment in the code explains in full.
-TOP = {
-    "name": "name of the experiment, and of its folder below `runs/`",
-    "seed": "root of every random draw; the same seed gives the same bits",
-    "compare": "methods and variants that `communis compare --on FILE` runs",
-    "metric": "the score to judge by, such as `macro_f1`",
-    "select": "the round whose scores rank methods, see [Experiments](../guides/experiments.md)",
-    "target": "scores until which rounds, seconds, joules and bytes are counted",
+# The guides that explain a table.
+GUIDES = {
+    "partition": "See [Availability](../guides/availability.md).",
+    "fleet": "See [Availability](../guides/availability.md).",
+    "clock": "See [Devices](../guides/devices.md).",
+    "topology": "See [Topologies](../guides/topologies.md).",
+    "attack": "See [Robust rules](../guides/robust.md).",
+    "robust": "See [Robust rules](../guides/robust.md).",
+    "privacy": "See [Privacy](../guides/privacy.md).",
+    "run": "",
 }
-TABLES = {
-    "partition": "How windows become clients. See [Availability](../guides/availability.md).",
-    "fleet": "Which client has which sensors, model and device, and when. "
-    "See [Availability](../guides/availability.md).",
-    "clock": "How seconds and joules are counted. See [Devices](../guides/devices.md).",
-    "topology": "Which client receives whose messages. See [Topologies](../guides/topologies.md).",
-    "attack": "Clients that send wrong messages. See [Robust rules](../guides/robust.md).",
-    "robust": "What replaces means. See [Robust rules](../guides/robust.md).",
-    "privacy": "Differential privacy. See [Privacy](../guides/privacy.md).",
-    "run": "Rounds, cohorts, evaluation, processes.",
-}
+# Keys at the top that a run writes into its folder, and that no file has.
+OF_RUNS = ("cell", "levels", "variant")
 
 
 def commands() -> str:
@@ -93,7 +83,7 @@ def _command(path: str, command: click.Command) -> str:
     lines = [f"## {path}\n", f"```text\n{usage}\n```\n", _prose(command.help or "")]
     if arguments:
         lines += ["| argument | meaning |", "|---|---|"]
-        lines += [f"| `{_placeholder(a)}` | {_cell(_short(_help(a)))} |" for a in arguments]
+        lines += [f"| `{_placeholder(a)}` | {_cell(_help(a))} |" for a in arguments]
         lines += [""]
     if options:
         lines += ["| option | default | meaning |", "|---|---|---|"]
@@ -124,11 +114,6 @@ def _help(parameter: click.Parameter) -> str:
     return " ".join((getattr(parameter, "help", None) or "").split())
 
 
-def _short(text: str) -> str:
-    """Without the list of all presets, which has a command of its own."""
-    return text.replace(": " + ", ".join(presets()), " (see `communis presets`)")
-
-
 def _names(option: click.Option) -> str:
     flags = ", ".join(f"`{name}`" for name in sorted(option.opts, key=len, reverse=True))
     if option.secondary_opts:
@@ -151,34 +136,43 @@ def _default(option: click.Option) -> str:
 
 def configuration() -> str:
     """The page of configuration keys: every table with its keys, defaults and meanings."""
+    whole = schema()
+    top = {
+        key: one
+        for key, one in keys.settings(whole).items()
+        if "additionalProperties" not in one and key not in OF_RUNS
+    }
     parts = [
         "# Configuration\n",
         NOTE,
         "A configuration is a TOML file. Nearly every key has a default. An unknown key or a bad "
         "value is refused with the nearest valid one. `communis run FILE` runs it; "
-        "`--set TABLE.KEY=VALUE` changes a key on the command line.\n",
+        "`TABLE.KEY=VALUE` behind that changes a key on the command line. `communis settings` "
+        "prints the same in a terminal. A JSON Schema comes with the package, as "
+        "`communis/run/configuration.schema.json`; files that `communis new` writes name it, so "
+        "that editors check them.\n",
         "## Top of the file\n",
-        _table((key, *_about(Config, key), text) for key, text in TOP.items()),
+        _table(_rows({"properties": top})),
     ]
-    for name, text in TABLES.items():
-        parts += [f"## [{name}]\n", f"{text}\n", *_sections(_kind(Config, name), name)]
+    written: dict[str, str] = {}
+    for where, one in keys.tables(whole):
+        parts += _section(where, one, written)
     parts += [
         "## [method]\n",
         "`name` is a [method](../methods/README.md); its page lists its own settings. Every method "
         "has these settings of local training. `[methods.NAME]` has the same keys for one method "
         "of a comparison, `[variants.NAME]` describes a variant "
         "(see [Experiments](../guides/experiments.md)).\n",
-        _table(_rows(Recipe)),
+        _table(_rows(table_schema(Recipe))),
         "## [data]\n",
         "`name` is a [source](data/README.md). Sources that read recorded files have these keys; "
         "further keys and other defaults follow by source.\n",
-        _table(_rows(Recorded)),
+        _table(_rows(table_schema(Recorded))),
     ]
-    common = {row[0]: row for row in _rows(Recorded)}
-    for source in names("data"):
-        kind = find("data", source)
-        shared = common if issubclass(kind, Recorded) else {}
-        own = [row for row in _rows(kind) if shared.get(row[0]) != row]
+    common = _rows(table_schema(Recorded))
+    for source, entry in keys.entries("data").items():
+        shared = common if entry["x-recorded"] else []
+        own = [row for row in _rows(whole["definitions"][f"data.{source}"]) if row not in shared]
         if own:
             parts += [f'### data.name = "{source}"\n', _table(own)]
     return "\n".join(parts)
@@ -187,83 +181,42 @@ def configuration() -> str:
 Row = tuple[str, str, str, str]  # key, values, default, meaning
 
 
-def _sections(kind: type[Any], where: str) -> Iterator[str]:
-    """The keys of a table, then those of the tables within it; of equal tables the first is
-    written out."""
-    written: dict[type[Any], str] = {}
-    yield _table(row for row in _rows(kind) if not is_dataclass(_inner(_hint(kind, row[0]))))
-    for f in fields(kind):
-        inner = _inner(_hint(kind, f.name))
-        if is_dataclass(inner):
-            assert isinstance(inner, type)
-            several = get_origin(_hint(kind, f.name)) is tuple
-            path = f"[[{where}.{f.name}]]" if several else f"[{where}.{f.name}]"
-            yield f"### {path}\n\n{_capital(settings(kind)[f.name][1])}\n"
-            if inner in written:
-                yield f"The keys are those of `{written[inner]}`.\n"
-            else:
-                yield from _sections(inner, f"{where}.{f.name}")
-            written.setdefault(inner, path)
+def _section(where: str, one: keys.Schema, written: dict[str, str]) -> list[str]:
+    """The keys of a table; of equal tables the first is written out."""
+    path = f"[[{where}]]" if "items" in one else f"[{where}]"
+    level = "###" if "." in where else "##"
+    said = " ".join(filter(None, [_capital(one.get("description", "")), GUIDES.get(where, "")]))
+    parts = [f"{level} {path}\n", f"{said}\n"]
+    listed = _table(_rows(keys.inner(one)))
+    if listed in written:
+        return [*parts, f"The keys are those of `{written[listed]}`.\n"]
+    written[listed] = path
+    return [*parts, listed]
 
 
-def _rows(kind: type[Any]) -> list[Row]:
-    return [(key, *_about(kind, key), meaning) for key, (_, meaning) in settings(kind).items()]
+def _rows(table: keys.Schema) -> list[Row]:
+    required = table.get("required", ())
+    return [
+        (
+            key,
+            _code(keys.values(one)) if _listed(one) else keys.values(one),
+            f"`{keys.default(one)}`" if "default" in one else "required" * (key in required),
+            one.get("description", ""),
+        )
+        for key, one in keys.settings(table).items()
+    ]
 
 
-def _about(kind: type[Any], key: str) -> tuple[str, str]:
-    """What values a key takes, and its default, as TOML writes it."""
-    (f,) = (f for f in fields(kind) if f.name == key)
-    if f.default is not MISSING:
-        default = _toml(f.default)
-    elif f.default_factory is not MISSING and not is_dataclass(_inner(_hint(kind, key))):
-        default = _toml(f.default_factory())
-    else:
-        default = "required" if f.default_factory is MISSING else ""
-    return _values(_hint(kind, key)), default
+def _listed(key: keys.Schema) -> bool:
+    """Whether its values are given one by one."""
+    return "enum" in key or key.get("type") == "boolean"
 
 
-def _values(hint: Any) -> str:
-    """The values that a type allows, in words."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Literal:
-        return ", ".join(f"`{_plain(a)}`" for a in arguments)
-    if origin in (Union, UnionType):
-        return " or ".join(_values(a) for a in arguments if a is not NoneType)
-    if origin is tuple:
-        return "list" if arguments[-1] is Ellipsis else f"list of {len(arguments)}"
-    words = {int: "whole number", float: "number", str: "text", bool: "`true`, `false`"}
-    return words.get(hint, "table")
+def _code(values: str) -> str:
+    return ", ".join(f"`{value}`" for value in values.split(", "))
 
 
-def _toml(value: Any) -> str:
-    return "" if value is None else f"`{_plain(value)}`"
-
-
-def _plain(value: Any) -> str:
-    text = " ".join(tomli_w.dumps({"x": _listed(value)}).partition("= ")[2].split())
-    return text.replace("[ ", "[").replace(", ]", "]")
-
-
-def _listed(value: Any) -> Any:
-    return [_listed(v) for v in value] if isinstance(value, tuple) else value
-
-
-def _hint(kind: type[Any], key: str) -> Any:
-    return get_type_hints(kind)[key]
-
-
-def _kind(kind: type[Any], key: str) -> type[Any]:
-    found = _inner(_hint(kind, key))
-    assert isinstance(found, type)
-    return found
-
-
-def _inner(hint: Any) -> Any:
-    """The dataclass within a type, such as that of a list of tables; else the type."""
-    return next((a for a in (hint, *get_args(hint)) if is_dataclass(a)), hint)
-
-
-def _table(rows: Iterator[Row] | list[Row]) -> str:
+def _table(rows: list[Row]) -> str:
     lines = ["| key | values | default | meaning |", "|---|---|---|---|"]
     for key, values, default, meaning in rows:
         lines.append(f"| `{key}` | {values} | {default} | {_cell(meaning)} |")

@@ -15,29 +15,33 @@ from communis.core.start_up import stop_in_one_line
 
 stop_in_one_line(_as_module)
 
-from communis.core.contract import (
-    Batch,
-    Card,
-    Client,
-    FleetView,
-    Method,
-    Model,
-    Output,
-    Score,
-    Task,
-)
-from communis.core.errors import CommunisError
-from communis.core.replies import Replies
-from communis.core.state import State
-from communis.core.streams import Streams
-from communis.data.recordings.windows import Windows
-from communis.exchange.messages import RoundRecord
-from communis.fleet.fleet import Fleet
-from communis.methods.fedavg import FedAvg
-from communis.methods.parts.training import Recipe
-from communis.run.config import load
-from communis.run.loop import Run
-from communis.run.plan import Plan
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from communis.core.contract import (
+        Batch,
+        Card,
+        Client,
+        FleetView,
+        Method,
+        Model,
+        Output,
+        Score,
+        Task,
+    )
+    from communis.core.errors import CommunisError
+    from communis.core.replies import Replies
+    from communis.core.state import State
+    from communis.core.streams import Streams
+    from communis.data.recordings.windows import Windows
+    from communis.exchange.messages import RoundRecord
+    from communis.fleet.fleet import Fleet
+    from communis.methods.fedavg import FedAvg
+    from communis.methods.parts.training import Recipe
+    from communis.run.config import load
+    from communis.run.loop import Run
+    from communis.run.plan import Plan
 
 __all__ = [
     "Batch",
@@ -62,3 +66,33 @@ __all__ = [
     "Windows",
     "load",
 ]
+_CONTRACT = ("Batch", "Card", "Client", "FleetView", "Method", "Model", "Output", "Score", "Task")
+_HOMES = {
+    **dict.fromkeys(_CONTRACT, "core.contract"),
+    "CommunisError": "core.errors",
+    "FedAvg": "methods.fedavg",
+    "Fleet": "fleet.fleet",
+    "Plan": "run.plan",
+    "Recipe": "methods.parts.training",
+    "Replies": "core.replies",
+    "RoundRecord": "exchange.messages",
+    "Run": "run.loop",
+    "State": "core.state",
+    "Streams": "core.streams",
+    "Windows": "data.recordings.windows",
+    "load": "run.config",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when first asked for: most of them need torch, which takes seconds
+    to import, and the command line answers much without it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"communis.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -181,8 +181,9 @@ class Pressed:
         if name == "torch":
             os.kill(os.getpid(), signal.{name})
 sys.meta_path.insert(0, Pressed())
-sys.argv = ["communis"]
-import communis.cli.main
+sys.argv = ["communis", "resume", "nowhere"]
+from communis.cli.main import main
+main()
 """
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, env=os.environ, check=False

@@ -21,7 +21,8 @@ from communis.core.plugins import names
 from communis.core.settings import build
 from communis.data.own import manifest
 from communis.fleet.device import profiles
-from communis.run.config import Config, cells, pick, presets
+from communis.run.config import Config, cells, pick
+from communis.run.presets import names as presets
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

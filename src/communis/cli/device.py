@@ -1,50 +1,30 @@
-"""The command line's `device` part: list, calibrate."""
+"""The command line's `device` part: list, show, calibrate."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import numpy as np
-import torch
 import typer
-from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Table
-from torch import Tensor
 
-from communis.cli.terminal import err, out, say
-from communis.core.contract import Batch, Card, Client, Model, Output
+from communis.cli.console import Json, Stacked, out, say
+from communis.cli.lazily import done_by
+from communis.cli.listing import Listing
 from communis.core.errors import CommunisError
-from communis.core.samples import TensorSamples
-from communis.core.streams import Streams
-from communis.core.tasks import Classification
-from communis.fleet import device
-from communis.fleet.device.calibrate import Energy, Speed, profile, repeat
-from communis.methods.parts.training import Recipe
-from communis.models.flops import Meter
-from communis.models.network import initialise
-from communis.models.zoo import ZOO, architecture
-from communis.run.backends.machine import keep_freed_memory, one_thread
+from communis.core.plugins import nearest
+from communis.run import keys
 
 app = typer.Typer(
-    help="Devices: profiles for the clock, and measuring the one you sit at.", no_args_is_help=True
+    cls=Listing, help="Devices: profiles for the clock, and measuring the one you sit at."
 )
-Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")]
-SHAPES = {"acc": (9, 256), "gyro": (9, 256), "hr": (1, 256), "mag": (9, 256)}  # PAMAP2 in RELIEF
-CLASSES, BATCH, REPETITIONS = 12, 32, 5
-IDLE = 2.0  # seconds of doing nothing, to see what that draws
+NUMBERS = ("GFLOP/s", "W active", "W idle", "W radio", "Mbit/s up", "down")
+Profiles = Annotated[Path | None, typer.Option(help="A TOML file with profiles of your own.")]
 
 
 @app.command("list")
-def list_(
-    profiles: Annotated[
-        Path | None, typer.Option(help="A TOML file with profiles of your own.")
-    ] = None,
-    json: Json = False,
-) -> None:
+def list_(profiles: Profiles = None, json: Json = False) -> None:
     """List the device profiles that roles can name: the presets, and those of a file.
 
     A profile of a file goes before a preset of the same name. In a configuration, fleet.profiles
@@ -52,24 +32,72 @@ def list_(
 
     Example: communis device list --profiles devices.toml
     """
-    measured = device.load(profiles) if profiles else {}
-    found = {**device.PRESETS, **measured}.values()
+    found = _known(profiles).values()
     if json:
-        return say({"event": "devices", "profiles": [asdict(p) for p in found]})
-    out.print(_table(found))
+        return say({"event": "devices", "profiles": list(found)})
+    out.print(table_of(found))
     out.print()
     for one in found:
-        out.print(f"{one.name}: {one.source or 'source not said'}", soft_wrap=True)
-    out.print("Measure this machine: communis device calibrate --name NAME --into devices.toml")
+        out.print(f"{one['name']}: {one['source'] or 'source not said'}", soft_wrap=True)
+    out.print(
+        "Measure this machine: communis device calibrate --name NAME --into devices.toml",
+        soft_wrap=True,
+    )
 
 
 @app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A device; see `communis device list`.")],
+    profiles: Profiles = None,
+    json: Json = False,
+) -> None:
+    """Show a device profile and where its numbers come from.
+
+    Example: communis device show relief-low
+    """
+    known = _known(profiles)
+    if name not in known:
+        hint = nearest(name, list(known))
+        raise CommunisError(f"no device profile {name!r}{hint}; there are {', '.join(known)}")
+    if json:
+        return say({"event": "device", **known[name]})
+    out.print(table_of([known[name]]))
+    out.print(f"\n{known[name]['source'] or 'source not said'}", soft_wrap=True)
+    out.print(f'Use it: device = "{name}" in a role.')
+
+
+def _known(profiles: Path | None) -> dict[str, Mapping[str, Any]]:
+    """The profiles that come along, and those of a file."""
+    found: dict[str, Mapping[str, Any]] = dict(keys.devices())
+    if profiles is None:
+        return found
+    # Here, as only a file has to be read by the code that takes torch.
+    from communis.fleet.device import load
+
+    return found | {name: asdict(one) for name, one in load(profiles).items()}
+
+
+def table_of(profiles: Iterable[Mapping[str, Any]]) -> Stacked:
+    table = Stacked("device", *NUMBERS, numbers=NUMBERS)
+    for one in profiles:
+        speed = one["flops"] / 1e9
+        table.add_row(
+            one["name"],
+            f"{speed:,.0f}" if speed >= 100 else f"{speed:.3g}",
+            *(f"{one[key]:.3g}" for key in ("power_active", "power_idle", "power_radio")),
+            *(f"{one[key] / 1e6:.4g}" for key in ("up", "down")),
+        )
+    return table
+
+
+@app.command()
+@done_by("calibration")
 def calibrate(
     name: Annotated[str, typer.Option(help="The profile's name, as roles will use it.")],
     into: Annotated[
         Path, typer.Option(help="The TOML file that gets it; other profiles in it stay.")
     ] = Path("devices.toml"),
-    model: Annotated[str, typer.Option(help=f"What is trained: {', '.join(ZOO)}.")] = "cnn",
+    model: Annotated[str, typer.Option(help="What is trained; see `communis models`.")] = "cnn",
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to train.")] = 5.0,
     power_active: Annotated[
         float | None, typer.Option(help="W while it computes; else measured (RAPL), or 15.")
@@ -93,104 +121,3 @@ def calibrate(
 
     Example: communis device calibrate --name my-laptop --power-active 28 --up 10e6 --down 50e6
     """
-    options = {
-        "power_active": power_active,
-        "power_idle": power_idle,
-        "power_radio": power_radio,
-        "up": up,
-        "down": down,
-    }
-    given = {key: value for key, value in options.items() if value is not None}
-    _refuse_early(name, into, given)
-    what = f"{model}, batch {BATCH}, one thread"
-    power, energy = {}, Energy()
-    if energy.readable and power_idle is None:
-        power["power_idle"] = _watts_idle(energy)
-    start = energy.joules() if energy.readable else 0.0
-    began = time.perf_counter()
-    speed = _measured(model, seconds, json)
-    if energy.readable:
-        power["power_active"] = (energy.joules() - start) / (time.perf_counter() - began)
-    found = profile(name, speed, what, power, given)
-    replaced = device.write(into, found)
-    if json:
-        about = {"file": into, "replaced": replaced, "spread": speed.spread}
-        return say({"event": "device", **about, **asdict(found)})
-    out.print(_table([found]))
-    out.print(f"\n{found.source}", soft_wrap=True)
-    if speed.spread > 0.2:
-        out.print(
-            "Repetitions differ much: other programs were at work; repeat it when it is calm."
-        )
-    out.print(f"{'replaced' if replaced else 'added'} [{name}] in {into}")
-    out.print(f'Use it: fleet.profiles = "{into}", and device = "{name}" in a role.')
-
-
-def _refuse_early(name: str, into: Path, given: dict[str, float]) -> None:
-    """What cannot work is said before it is measured."""
-    profile(name, Speed([1.0]), "", {}, given)
-    if into.exists():
-        device.load(into)
-    elif not into.absolute().parent.is_dir():
-        raise CommunisError(f"{into}: there is no folder {into.absolute().parent}; make it first")
-
-
-def _measured(model: str, seconds: float, json: bool) -> Speed:
-    recipe, client = Recipe(lr=1e-3, batch=BATCH), _client(model)
-    forward, backward = Meter().spent(client.model, _loss, client.train, "", 1.0)
-    found: list[float] = []
-    columns = TextColumn("{task.description}"), BarColumn(bar_width=30)
-    with one_thread(), Progress(*columns, console=err, disable=json, transient=True) as bar:
-        keep_freed_memory()
-        task = bar.add_task(f"training {model}", total=REPETITIONS)
-        work = repeat(lambda: recipe.train(client), forward + backward, seconds, REPETITIONS)
-        for rate in work:
-            found.append(rate)
-            bar.update(task, advance=1, description=f"training {model}: {rate / 1e9:.3g} GFLOP/s")
-            if json:
-                say({"event": "repetition", "number": len(found), "flops": rate})
-    return Speed(found)
-
-
-def _client(model: str) -> Client:
-    """Somebody with a full set of sensors and one batch of noise; only the time counts."""
-    weights = {"weights": "random"} if model in ZOO and ZOO[model].pretrained else {}
-    kind, streams, task = architecture(model, **weights), Streams(0), Classification(CLASSES)
-    with streams.torch("build"):
-        network: Model = kind.build(SHAPES, task.outputs)
-    initialise(network, streams)
-    draw = streams.generator("calibrate")
-    inputs = {
-        m: torch.from_numpy(draw.standard_normal((BATCH, steps, channels), dtype=np.float32))
-        for m, (channels, steps) in SHAPES.items()
-    }
-    here = {m: torch.ones(BATCH, dtype=torch.bool) for m in SHAPES}
-    data = TensorSamples(inputs, here, torch.arange(BATCH) % CLASSES)
-    card = Card(0, tuple(SHAPES), {}, BATCH, dict.fromkeys(SHAPES, BATCH), {}, model)
-    return Client(card, network, task, data, data, data, 0, streams)
-
-
-def _loss(output: Output, batch: Batch) -> Tensor:
-    return Classification(CLASSES).loss(output.prediction, batch.target)
-
-
-def _watts_idle(energy: Energy) -> float:
-    start, began = energy.joules(), time.perf_counter()
-    time.sleep(IDLE)
-    return (energy.joules() - start) / (time.perf_counter() - began)
-
-
-def _table(profiles: Iterable[device.DeviceProfile]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("device", no_wrap=True)
-    for column in ("GFLOP/s", "W active", "W idle", "W radio", "Mbit/s up", "down"):
-        table.add_column(column, justify="right")
-    for one in profiles:
-        watts = (one.power_active, one.power_idle, one.power_radio)
-        table.add_row(
-            one.name,
-            f"{one.flops / 1e9:,.0f}" if one.flops >= 1e11 else f"{one.flops / 1e9:.3g}",
-            *(f"{x:.3g}" for x in watts),
-            *(f"{x / 1e6:.4g}" for x in (one.up, one.down)),
-        )
-    return table

@@ -8,15 +8,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 import typer
 
-from communis.cli.terminal import Display, Stop, as_json, err, out, results, say, stop_after_round
+from communis.cli.console import err, out, say
+from communis.cli.terminal import Display, Stop, as_json, results, stop_after_round
 from communis.core import memory
 from communis.core.disk import replace_file
 from communis.core.errors import CommunisError
+from communis.core.plugins import nearest
+from communis.core.pooled import MEAN, POOLED
 from communis.core.selection import Select
 from communis.core.settings import SchemaError
 from communis.core.start_up import STOPPED
+from communis.data.recordings.windows import Windows
 from communis.fleet.fleet import Fleet
 from communis.results.compare import collect, metrics
 from communis.results.finished import Finished, read
@@ -85,8 +90,8 @@ def free(folder: Path) -> Path:
 
 
 def prepare(jobs: Sequence[Job], fresh: bool) -> None:
-    """Every job's configuration is on disk, so that `resume` knows all of them. Earlier results of
-    other settings are not mixed in; with `fresh` earlier results of these jobs are removed."""
+    """Earlier results of other settings are not mixed in; with `fresh` earlier results of these
+    jobs are removed."""
     taken: dict[str, Job] = {}
     for job in jobs:
         other = taken.setdefault(str(job.folder).casefold(), job)  # case matters not everywhere
@@ -106,12 +111,15 @@ def prepare(jobs: Sequence[Job], fresh: bool) -> None:
                 f"{job.folder} holds results of other settings: choose another --name, "
                 "or remove them with --fresh"
             )
+        _refuse_unreadable(job.config)
     refuse_mixed(jobs)
+
+
+def write_down(jobs: Sequence[Job]) -> None:
+    """Every job's configuration is on disk, so that `resume` knows all of them."""
     for job in jobs:
         job.folder.mkdir(parents=True, exist_ok=True)
-        path = job.folder / "config.toml"
-        _refuse_unreadable(job.config)
-        replace_file(path, job.config.to_toml().encode())
+        replace_file(job.folder / "config.toml", job.config.to_toml().encode())
 
 
 def _refuse_unreadable(config: Config) -> None:
@@ -157,11 +165,13 @@ def _same(path: Path, config: Config) -> bool:
 
 
 def carry_out(jobs: Sequence[Job], home: Path, metric: str, quiet: bool, json: bool) -> None:
-    """Does what is not done yet; stops after a round on Ctrl-C."""
+    """Does what is not done yet; stops after a round on Ctrl-C. What is refused before the first
+    round leaves no folder."""
     total = sum(job.config.run.rounds for job in jobs)
     named = {job.config.metric for job in jobs}
     metric = metric or (named.pop() if len(named) == 1 else "")
     fleet: tuple[tuple[object, ...], Fleet] | None = None
+    unwritten = list(jobs)
     with stop_after_round() as stop, Display(total, metric, json, quiet) as display:
         for job in jobs:
             if job.finished and job.config.run.rounds:
@@ -171,14 +181,30 @@ def carry_out(jobs: Sequence[Job], home: Path, metric: str, quiet: bool, json: b
             if fleet is None or fleet[0] != key:  # methods share a seed's fleet
                 with job.named():
                     fleet = key, job.config.make_fleet()
+                    _refuse_metric(metric, fleet[1].windows)
                 same = [j for j in jobs if _of_fleet(j.config) == key]
                 _refuse_early([j for j in same if not j.finished], fleet[1])
+            write_down(unwritten)
+            unwritten = []
             _perform(job, fleet[1], display, stop)
             if stop.requested:
                 break
+        write_down(unwritten)
     if stop.requested:
         err.print(f"stopped; continue with: communis resume {home}")
         raise typer.Exit(STOPPED)
+
+
+def _refuse_metric(metric: str, windows: Windows) -> None:
+    """Refuses a score that the task does not have. Whether there will be one of a method's own,
+    such as mean@gate, is seen at the first evaluation."""
+    target = torch.as_tensor(windows.target[:1])
+    blank = windows.task.scores(torch.zeros(1, windows.task.outputs), target)
+    known = [score.metric for score in blank if score.label < 0]
+    pooled = [name.replace(MEAN, POOLED) for name in known if name.endswith(MEAN)]
+    if metric and "@" not in metric and metric not in (*known, *pooled):
+        hint = nearest(metric, known)
+        raise CommunisError(f"no metric {metric!r}{hint}; there are {', '.join(known)}")
 
 
 def _of_fleet(config: Config) -> tuple[object, ...]:

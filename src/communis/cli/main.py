@@ -1,42 +1,36 @@
-"""The command line: run, compare, resume, report, methods, presets, data, device, models, privacy,
-pretrain, extras."""
+"""The command line: run, compare, resume, report, new, methods, models, presets, data, device,
+settings, privacy, pretrain, extras."""
 
 from __future__ import annotations
 
-import importlib
 import logging
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterable
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.table import Table
 
-from communis.cli import data, device, jobs, models, probe
-from communis.cli.jobs import Job
-from communis.cli.terminal import LogToStderr, err, out, say
+from communis.cli import data, device, models, names, privacy
+from communis.cli.console import Json, LogToStderr, err, out
+from communis.cli.lazily import done_by
+from communis.cli.names import complete_method, complete_preset
 from communis.cli.trust import Trust
-from communis.core import memory, plugins, start_up
+from communis.core import memory
 from communis.core.errors import CommunisError, readable
-from communis.core.extras import EXTRAS, command
 from communis.core.selection import Select
-from communis.results.compare import collect
-from communis.results.finished import settings_in
-from communis.run import config as configs
+from communis.run import keys, presets, reading
 
 LONGEST = 3000  # characters of a refusal
 
 app = typer.Typer(
     help="Train models across fleets whose devices sense differently.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -55,22 +49,26 @@ def _options(
     """Train models across fleets whose devices sense differently."""
 
 
-app.add_typer(data.app, name="data")
-app.add_typer(device.app, name="device")
-app.add_typer(models.app, name="models")
-app.add_typer(probe.app, name="privacy")
-
 Where = Annotated[
-    str, typer.Argument(help=f"A TOML file, or a preset: {', '.join(configs.presets())}.")
+    str,
+    typer.Argument(
+        help="A TOML file, or a preset (see `communis presets`).", autocompletion=complete_preset
+    ),
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="Settings to change, e.g. method.lr=0.1 (see `communis settings`).",
+    ),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Change a setting, e.g. --set method.lr=0.1 (repeatable)."),
+    typer.Option("--set", help="The same as KEY=VALUE, e.g. --set method.lr=0.1 (repeatable)."),
 ]
 Folder = Annotated[Path, typer.Option("--into", help="Where run folders are made.")]
 Name = Annotated[str, typer.Option(help="Name of the run's folder; the configuration's if empty.")]
 Metric = Annotated[str, typer.Option(help="The score to judge by, e.g. accuracy or macro_f1.")]
-
 Selection = Annotated[
     Select | None,
     typer.Option(
@@ -90,12 +88,13 @@ Target = Annotated[
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")]
 
 
 @app.command()
+@done_by("experiments")
 def run(
     source: Where,
+    changes: Changes = None,
     settings: Settings = None,
     cell: Annotated[str, typer.Option(help="The cell of a grid, e.g. severe/moderate.")] = "",
     into: Folder = Path("runs"),
@@ -109,28 +108,27 @@ def run(
 ) -> None:
     """Run one experiment; everything it measures goes into its folder.
 
-    Example: communis run watch --set method.name=fedproto --set run.rounds=10
+    Example: communis run watch method.name=fedproto run.rounds=10
     """
-    config = configs.load(source, settings or (), cell)
-    default = "-".join([config.name, *config.cell.values(), config.label])
-    folder = jobs.place(into, name) if name else jobs.free(jobs.place(into, default))
-    if (folder / "config.toml").exists():
-        raise CommunisError(
-            f"{folder} holds a run already: continue it with `communis resume {folder}`, "
-            "or choose another --name"
-        )
-    jobs.carry_out([Job(config, folder, source)], folder, metric, quiet, json)
-    jobs.conclude([folder], folder, metric, select, target or (), config.name, quiet, json)
+    reading.read(source, [*(changes or ()), *(settings or ())])
 
 
 @app.command()
+@done_by("experiments")
 def compare(
     methods: Annotated[
         list[str] | None,
-        typer.Argument(help="Methods (see `methods`) or variants of the file; else its own list."),
+        typer.Argument(
+            help="Methods (see `methods`) or variants of the file, else its own list; and settings "
+            "to change, as KEY=VALUE.",
+            autocompletion=complete_method,
+        ),
     ] = None,
     on: Annotated[
-        str, typer.Option("--on", help="A TOML file or a preset; see `presets`.")
+        str,
+        typer.Option(
+            "--on", help="A TOML file or a preset; see `presets`.", autocompletion=complete_preset
+        ),
     ] = "watch",
     seeds: Annotated[
         int, typer.Option(min=1, help="How many seeds, starting at the file's own.")
@@ -159,30 +157,12 @@ def compare(
 
     In one cell: communis compare fedavg fedduet --on fedduet/dsads --cell severe/severe
     """
-    found = configs.cells(on, settings or (), methods or ())
-    chosen = [configs.pick(found, name, on) for name in dict.fromkeys(cell or found)]
-    base = chosen[0]
-    if not base.compare:
-        raise CommunisError(
-            f"{on}: no methods to compare: name them, as in `communis compare fedavg local --on "
-            f'{on}`, or list them in the file, as in compare = ["fedavg", "local"]'
-        )
-    home = jobs.place(into, name or f"{base.name}-compare")
-    todo = []
-    for seed in range(base.seed, base.seed + seeds):
-        for config in chosen:  # methods innermost: they share a fleet
-            place = home / "-".join(config.cell.values())
-            for method in dict.fromkeys(base.compare):
-                run = replace(config.under(method), seed=seed)
-                todo.append(Job(run, place / run.label / f"seed{seed}", on))
-    jobs.prepare(todo, fresh)
-    jobs.carry_out(todo, home, metric, quiet, json)
-    jobs.conclude(
-        [job.folder for job in todo], home, metric, select, target or (), base.name, quiet, json
-    )
+    changes = [word for word in methods or () if "=" in word]
+    reading.read(on, [*changes, *(settings or ())])
 
 
 @app.command()
+@done_by("experiments")
 def resume(
     folder: Annotated[Path, typer.Argument(help="A run's folder, or a comparison's.")],
     metric: Metric = "",
@@ -193,19 +173,10 @@ def resume(
     json: Json = False,
 ) -> None:
     """Continue what was interrupted: the numbers are those of a run without interruption."""
-    found = sorted(path.parent for path in folder.rglob("config.toml"))
-    if not found:
-        raise CommunisError(f"{folder}: no run to resume here (no config.toml)")
-    for path in found:
-        settings_in(path)  # else a file that lost them would be read as the default experiment
-    todo = [Job(configs.load(str(path / "config.toml")), path) for path in found]
-    todo.sort(key=lambda job: (job.config.seed, *job.config.cell.values()))  # by shared fleets
-    jobs.refuse_mixed(todo)
-    jobs.carry_out(todo, folder, metric, quiet, json)
-    jobs.conclude(found, folder, metric, select, target or (), todo[0].config.name, quiet, json)
 
 
 @app.command()
+@done_by("experiments")
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold them.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path(
@@ -217,47 +188,39 @@ def report(
     json: Json = False,
 ) -> None:
     """Write one HTML file with the tables and curves of finished runs."""
-    title = ", ".join(map(str, folders[:3])) + (
-        f" and {len(folders) - 3} more" * (len(folders) > 3)
-    )
-    jobs.show(collect(folders), output, metric, select, target or (), title, quiet=False, json=json)
 
 
 @app.command()
-def methods(
-    name: Annotated[str, typer.Argument(help="Show one method's settings.")] = "",
-    json: Json = False,
+def new(
+    file: Annotated[Path, typer.Argument(help="The TOML file to write.")],
+    preset: Annotated[
+        str, typer.Option("--from", help="A preset.", autocompletion=complete_preset)
+    ] = "synthetic",
 ) -> None:
-    """List the methods, or the settings of one."""
-    if name:
-        return _method(name, json)
-    entries = {n: _about(plugins.find("methods", n)) for n in plugins.names("methods")}
-    if json:
-        return say({"event": "methods", "methods": entries})
-    out.print(_table(("method", "what it does"), entries.items()))
-    out.print("\nSettings of one: communis methods NAME")
+    """Write the file of a preset under another name, to change it.
+
+    Example: communis new my.toml --from watch
+    """
+    text = presets.text(preset)
+    if file.suffix != ".toml":
+        raise CommunisError(f"{file}: expected the name of a TOML file, such as {file.stem}.toml")
+    try:
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(f"#:schema {keys.FILE}\n{text}")
+    except FileExistsError:
+        raise CommunisError(f"{file}: there is such a file; choose another name") from None
+    out.print(f"wrote {file}; run it with: communis run {file}", soft_wrap=True)
 
 
-@app.command()
-def presets(json: Json = False) -> None:
-    """List the experiments that come along."""
-    entries = {name: configs.about(name) for name in configs.presets()}
-    if json:
-        return say({"event": "presets", "presets": entries})
-    out.print(_table(("preset", "what it is"), entries.items()))
-    out.print("\nRun one: communis run NAME. Compare methods on it: communis compare --on NAME.")
-
-
-@app.command()
-def extras(json: Json = False) -> None:
-    """List the optional parts, what they are for and which are installed."""
-    if json:
-        return say({"event": "extras", "extras": {n: e.installed for n, e in EXTRAS.items()}})
-    lines = [(n, "yes" if e.installed else "no", e.purpose, command(n)) for n, e in EXTRAS.items()]
-    out.print(_table(("extra", "installed", "for", "install with"), lines))
-
-
+app.add_typer(names.methods, name="methods")
+app.add_typer(models.app, name="models")
+app.add_typer(names.presets, name="presets")
+app.add_typer(data.app, name="data")
+app.add_typer(device.app, name="device")
+app.command()(names.settings)
+app.add_typer(privacy.app, name="privacy")
 app.command()(models.pretrain)
+app.command()(names.extras)
 
 
 def main() -> None:
@@ -265,7 +228,6 @@ def main() -> None:
     traceback goes into a file."""
     logging.basicConfig(level=logging.INFO, handlers=[LogToStderr()])
     try:
-        start_up.ready()
         app()
     except (CommunisError, OSError) as error:
         _fail(str(error), 2)
@@ -288,32 +250,6 @@ def _fail(why: str, code: int) -> NoReturn:
     """Ends with one line that can be printed, whatever it quotes."""
     err.print(f"error: {readable(why, LONGEST)}", style="red", markup=False, soft_wrap=True)
     sys.exit(code)
-
-
-def _about(kind: type) -> str:
-    return " ".join((kind.__doc__ or "").split("\n\n")[0].split())
-
-
-def _method(name: str, json: bool) -> None:
-    plugins.trust_asked(name)
-    kind = plugins.find("methods", name)
-    found = plugins.settings(kind)
-    if json:
-        about = {
-            key: {"default": default, "meaning": text} for key, (default, text) in found.items()
-        }
-        return say({"event": "method", "method": name, "settings": about})
-    out.print((importlib.import_module(kind.__module__).__doc__ or "").strip())
-    lines = [(f"method.{key}", repr(default), text) for key, (default, text) in found.items()]
-    out.print()
-    out.print(_table(("setting", "default", "meaning"), lines))
-
-
-def _table(columns: Iterable[str], lines: Iterable[Iterable[str]]) -> Table:
-    table = Table(*columns, box=None, header_style="bold", pad_edge=False)
-    for line in lines:
-        table.add_row(*line)
-    return table
 
 
 if __name__ == "__main__":

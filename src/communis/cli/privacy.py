@@ -1,40 +1,24 @@
-"""The command line's `privacy` part: plan, verdict."""
+"""The command line's `privacy` part: plan, verdict, and attacks: invert, membership, audit."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
-from rich.table import Table
 
-from communis.cli.terminal import out, say
-from communis.core.errors import CommunisError
-from communis.exchange.privacy import accountant, gaussian
-from communis.exchange.privacy.digits import upward
-from communis.exchange.privacy.guard import Guard
-from communis.exchange.privacy.settings import MOST_ROUNDS, PrivacyConfig
-from communis.results.compare import collect
-from communis.results.finished import Finished
-from communis.results.report.privacy import as_json
-from communis.results.verdict import verdict as judged
-from communis.run.plan import Plan
+from communis.cli.console import Json
+from communis.cli.lazily import done_by
+from communis.cli.trust import Trust
 
-MESSAGE = "message"  # as if it had one field
-KINDS: tuple[accountant.Kind, ...] = ("rdp", "pld")
-app = typer.Typer(no_args_is_help=True)
-Json = Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")]
-
-
-@app.callback()
-def privacy() -> None:
-    """Differential privacy: what a promise costs, and what a run kept of it."""
+app = typer.Typer(
+    help="Differential privacy: what a promise costs, and what a run kept of it.",
+    no_args_is_help=True,
+)
 
 
 @app.command()
+@done_by("promise")
 def plan(
     rounds: Annotated[int, typer.Option(help="How many rounds the run has.")],
     mode: Annotated[
@@ -69,7 +53,7 @@ def plan(
         float, typer.Option(help="With paper: noise outside the subspace over noise inside.")
     ] = 4.0,
     kind: Annotated[
-        accountant.Kind,
+        Literal["rdp", "pld"],
         typer.Option("--accountant", help="With central: rdp, or pld, which is tighter."),
     ] = "rdp",
     clients: Annotated[int, typer.Option(min=0, help="Clients of the fleet; 0: not said.")] = 0,
@@ -97,172 +81,10 @@ def plan(
     What does an epsilon for every round come to?
     communis privacy plan --mode paper --epsilon 2 --rounds 1000 --participation 0.4
     """
-    if (epsilon is None) == (noise is None):
-        raise CommunisError(
-            "give --epsilon to learn how much noise it takes, or --noise to learn what it is "
-            "worth: one of them"
-        )
-    given = noise if epsilon is None else epsilon
-    if given is None or not 0 < given < math.inf:
-        raise CommunisError(f"--epsilon and --noise must be positive and finite, got {given}")
-    if not 1 <= rounds <= MOST_ROUNDS or not 0 < participation <= 1:
-        raise CommunisError(
-            f"--rounds must be 1 to {MOST_ROUNDS:,} and --participation in (0, 1], got {rounds} "
-            f"and {participation:g}"
-        )
-    settings = PrivacyConfig(
-        mode=mode,
-        epsilon=epsilon or 0.0,
-        delta=delta,
-        noise=noise or 0.0,
-        clip=clip,
-        kappa=kappa,
-        participations=participations,
-        accountant=kind,
-    )
-    if clients:
-        settings.check(clients)
-    run = Run(rounds, participation, clients, parameters)
-    found = {"central": _central, "local": _local, "paper": _paper}[mode](settings, run)
-    if json:
-        about = {"mode": mode, "delta": delta, "rounds": rounds, "participation": participation}
-        return say({"event": "privacy_plan", **about, **found.values})
-    out.print(found.table)
-    out.print()
-    for sentence in found.meaning:
-        out.print(sentence, soft_wrap=True)
-
-
-@dataclass(frozen=True)
-class Run:
-    """What a promise has to last for."""
-
-    rounds: int
-    participation: float
-    clients: int  # 0: not said
-    parameters: int  # the same
-
-
-@dataclass(frozen=True)
-class Planned:
-    table: Table
-    meaning: Sequence[str]  # in plain sentences
-    values: dict[str, Any]  # for programs
-
-
-def _central(settings: PrivacyConfig, run: Run) -> Planned:
-    central = settings.central(run.rounds, run.participation)
-    assert central is not None
-    every, clip = [(central.q, central.z)] * run.rounds, settings.clip
-    rdp, pld = (accountant.epsilon_of(every, settings.delta, kind) for kind in KINDS)
-    table = _table(
-        ("server", "trusted; adds noise to the sum of a round's messages"),
-        ("neighbours", "fleets with one client more or less, with all of its data"),
-        ("rounds", f"{run.rounds:,}; a coin for every client, in with probability {central.q:g}"),
-        ("noise / C", upward(central.z, 4)),
-        ("epsilon", f"{upward(rdp)} by rdp, {upward(pld)} by pld, at delta {settings.delta}"),
-    )
-    sigma = central.z * clip
-    values = {"noise": central.z, "sigma": sigma, "epsilon": {"rdp": rdp, "pld": pld}}
-    meaning = [f"Every number of a sum gets noise of standard deviation {upward(sigma, 4)}."]
-    if run.parameters:
-        values["noise_length"] = length = sigma * math.sqrt(run.parameters)
-        meaning = [
-            f"The noise on a sum of {run.parameters:,} numbers has length {_long(length)}, and "
-            f"messages are clipped to length {clip:g}: it takes {math.ceil(length / clip):,} equal "
-            "ones for a sum as long."
-        ]
-        if run.clients:
-            expected = central.q * run.clients
-            values["noise_length_of_mean"] = length / expected
-            meaning.append(
-                f"On the mean of the {expected:,.4g} clients to be expected, the noise has length "
-                f"{_long(length / expected)} and the mean itself at most {clip:g}."
-            )
-    return Planned(table, meaning, values)
-
-
-def _local(settings: PrivacyConfig, run: Run) -> Planned:
-    times, guard = _guarded(settings, run)
-    mu, sigma = guard.mu(1), guard.blocks[MESSAGE].sigma
-    noise = settings.noise or 1 / mu
-    once, spent = (gaussian.epsilon_of(x * mu, settings.delta) for x in (1, math.sqrt(times)))
-    table = _table(
-        ("server", "not trusted; every client adds noise to what it sends"),
-        ("neighbours", "any other data in place of a client's: messages up to 2 C apart"),
-        ("rounds", f"{times:,} of one client, who is seen to take part"),
-        ("noise / 2 C", upward(noise, 4)),
-        (
-            "epsilon",
-            f"{upward(spent)} in all, {upward(once)} of one round, at delta {settings.delta}",
-        ),
-    )
-    values = {"participations": times, "noise": noise, "sigma": sigma}
-    values |= {"epsilon": spent, "epsilon_of_a_round": once}
-    meaning = f"Every number of a message gets noise of standard deviation {upward(sigma, 4)}."
-    if run.parameters:
-        values["noise_length"] = length = sigma * math.sqrt(run.parameters)
-        meaning = (
-            f"The noise on a message of {run.parameters:,} numbers has length {_long(length)}, the "
-            f"message itself, which is clipped, at most {settings.clip:g}."
-        )
-    return Planned(table, [meaning], values)
-
-
-def _paper(settings: PrivacyConfig, run: Run) -> Planned:
-    times, guard = _guarded(settings, run)
-    mu = guard.mu(1)  # if messages are 2 C apart; if C, it is half of that
-    once, spent = (
-        {"C": gaussian.epsilon_of(x * mu / 2, settings.delta)}
-        | {"2C": gaussian.epsilon_of(x * mu, settings.delta)}
-        for x in (1, math.sqrt(times))
-    )
-    claimed = [("claimed", f"{settings.epsilon:g}", "-")] if settings.epsilon else []
-    table = _table(
-        *claimed,
-        ("one round", *map(upward, once.values())),
-        (f"{times:,} rounds of a client", *map(upward, spent.values())),
-        head=("epsilon", "messages C apart", "2 C apart"),
-    )
-    sigma = 2 * settings.clip / mu
-    values: dict[str, Any] = {"participations": times, "noise": sigma / settings.clip}
-    values |= {"sigma": sigma, "epsilon": spent, "epsilon_of_a_round": once}
-    meaning = [
-        f"Any two messages may be 2 C apart, so the last column counts, at delta "
-        f"{settings.delta}. It is about UMEDA's operator alone: what else a client sends leaves "
-        "it in clear, so that the message as a whole has no guarantee."
-    ]
-    if run.parameters:
-        values["noise_length"] = length = sigma * math.sqrt(run.parameters)
-        meaning.append(
-            f"The noise on {run.parameters:,} numbers has at least length {_long(length)}, the "
-            f"operator's change, which is clipped, at most {settings.clip:g}."
-        )
-    return Planned(table, meaning, values)
-
-
-def _guarded(settings: PrivacyConfig, run: Run) -> tuple[int, Guard]:
-    """How many rounds a client is in, and what clients will really do in them."""
-    share = run.participation
-    if run.clients:  # a run draws a whole number of them
-        share = Plan(participation=run.participation).share(run.clients)
-    guard = settings.guard([MESSAGE], run.rounds, share)
-    assert guard is not None
-    return settings.times(run.rounds, share), guard
-
-
-def _long(length: float) -> str:
-    return f"{length:,.0f}" if length >= 100 else f"{length:.3g}"
-
-
-def _table(*rows: Sequence[str], head: Sequence[str] = ()) -> Table:
-    table = Table(*(head or ("", "")), box=None, pad_edge=False, show_header=bool(head))
-    for row in rows:
-        table.add_row(*row)
-    return table
 
 
 @app.command()
+@done_by("promise")
 def verdict(
     folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold them.")],
     json: Json = False,
@@ -274,27 +96,77 @@ def verdict(
 
     Example: communis privacy verdict runs/synthetic-fedavg
     """
-    for run in collect(folders):
-        if json:
-            say({"event": "privacy_verdict", "run": str(run.path), **as_json(run, spent=True)})
-        else:
-            _judge(run)
 
 
-def _judge(run: Finished) -> None:
-    found = judged(run)
-    name = ", ".join(filter(None, [run.method, run.place, f"seed {run.seed}"]))
-    out.print(f"{run.path}: {name}", style="bold", soft_wrap=True)
-    out.print(f"{found.line}\n", soft_wrap=True)
-    out.print(_table(*found.facts.items()))
-    rows = [
-        (p.field, p.part, f"{p.tensors:,}", f"{p.numbers:,}", "yes" if p.covered else p.why)
-        for p in found.table
-    ]
-    if rows:
-        out.print()
-        out.print(_table(*rows, head=("field", "part", "tensors", "numbers", "covered")))
-    for title, texts in {"why not": found.reasons, "condition": found.conditions}.items():
-        for text in texts:
-            out.print(f"{title}: {text}", soft_wrap=True)
-    out.print()
+@app.command()
+@done_by("probe")
+def invert(
+    kind: Annotated[
+        Literal["image", "series"], typer.Option("--of", help="What is to be reconstructed.")
+    ] = "image",
+    samples: Annotated[int, typer.Option(min=1, help="How many windows.")] = 3,
+    restarts: Annotated[
+        int, typer.Option(min=1, help="Searches per window and label, at most.")
+    ] = 3,
+    iterations: Annotated[int, typer.Option(min=1, help="Steps of a search.")] = 500,
+    epsilon: Annotated[
+        float, typer.Option(help="Of the one message, by each mechanism's own reckoning.")
+    ] = 2.0,
+    regime: Annotated[
+        list[str] | None, typer.Option(help="Only this way to protect (repeatable).")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Other windows, weights and noise.")] = 0,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page with originals and reconstructions.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Reconstruct generated windows from their gradients, under every way of protecting these.
+
+    A server that knows the model reads the gradient of a single window, the easiest case for it; a
+    client that has taken many steps sends no gradient, and this says nothing on that. SSIM is 1 if
+    the reconstruction equals the window, and about 0 if it has nothing in common with it.
+
+    Example: communis privacy invert --samples 3 --html inversion.html
+    """
+
+
+@app.command()
+@done_by("probe")
+def membership(
+    folder: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    trust: Trust = False,
+    json: Json = False,
+) -> None:
+    """Try to tell a run's training windows from its test windows by their loss.
+
+    Test windows come from other trials than training windows, so losses may differ without any
+    training. Two controls, in which nothing can be found, show how much: the model before the
+    first round, and validation windows in the place of training windows.
+
+    Example: communis privacy membership runs/watch-fedavg
+    """
+
+
+@app.command()
+@done_by("probe")
+def audit(
+    source: Annotated[str, typer.Argument(help="A TOML file or a preset, with [privacy].")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a setting, e.g. --set privacy.epsilon=8 (repeatable)."),
+    ] = None,
+    cell: Annotated[str, typer.Option(help="The cell of a grid, e.g. local/8.")] = "",
+    canaries: Annotated[
+        int, typer.Option(min=1, help="Clients that are added; each tosses a coin.")
+    ] = 100,
+    trust: Trust = False,
+    json: Json = False,
+) -> None:
+    """Run an experiment with canaries and say whether its privacy claim survives.
+
+    Every canary sends its coin as loudly as clipping allows; the auditor guesses it from what the
+    adversary of the mode sees. Many right guesses refute the claim. Few prove nothing.
+
+    Example: communis privacy audit watch --set privacy.mode=local --set privacy.epsilon=8
+    """

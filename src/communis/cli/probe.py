@@ -1,4 +1,4 @@
-"""The command line's `privacy` part, attacks: invert, membership, audit."""
+"""The commands privacy invert, membership and audit, done."""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Literal
+from typing import Literal
 
-import typer
 from markupsafe import Markup
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from torch import Tensor
 
-from communis.cli import privacy
-from communis.cli.privacy import Json
-from communis.cli.terminal import err, out, say
-from communis.cli.trust import Trust
+from communis.cli.console import err, out, say
 from communis.core.disk import replace_file
 from communis.core.errors import CommunisError
 from communis.core.markup import Content, element
@@ -35,41 +31,21 @@ from communis.results.report.html import document, note, table
 from communis.run import config as configs
 from communis.run.backends.machine import one_thread
 
-app = privacy.app
 MAKERS = {"image": scenes.pictures, "series": scenes.movements}
 PIXEL = 9
 
 
-@app.command()
 def invert(
-    kind: Annotated[
-        Literal["image", "series"], typer.Option("--of", help="What is to be reconstructed.")
-    ] = "image",
-    samples: Annotated[int, typer.Option(min=1, help="How many windows.")] = 3,
-    restarts: Annotated[
-        int, typer.Option(min=1, help="Searches per window and label, at most.")
-    ] = 3,
-    iterations: Annotated[int, typer.Option(min=1, help="Steps of a search.")] = 500,
-    epsilon: Annotated[
-        float, typer.Option(help="Of the one message, by each mechanism's own reckoning.")
-    ] = 2.0,
-    regime: Annotated[
-        list[str] | None, typer.Option(help="Only this way to protect (repeatable).")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Other windows, weights and noise.")] = 0,
-    html: Annotated[
-        Path | None, typer.Option(help="Write a page with originals and reconstructions.")
-    ] = None,
-    json: Json = False,
+    kind: Literal["image", "series"],
+    samples: int,
+    restarts: int,
+    iterations: int,
+    epsilon: float,
+    regime: list[str] | None,
+    seed: int,
+    html: Path | None,
+    json: bool,
 ) -> None:
-    """Reconstruct generated windows from their gradients, under every way of protecting these.
-
-    A server that knows the model reads the gradient of a single window, the easiest case for it; a
-    client that has taken many steps sends no gradient, and this says nothing on that. SSIM is 1 if
-    the reconstruction equals the window, and about 0 if it has nothing in common with it.
-
-    Example: communis privacy invert --samples 3 --html inversion.html
-    """
     if html and (html.is_dir() or not html.absolute().parent.is_dir()):
         raise CommunisError(f"--html {html}: expected a file, in a folder that exists")
     streams = Streams(seed)
@@ -101,20 +77,7 @@ def invert(
             out.print(f"page: {html}")
 
 
-@app.command()
-def membership(
-    folder: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
-    trust: Trust = False,
-    json: Json = False,
-) -> None:
-    """Try to tell a run's training windows from its test windows by their loss.
-
-    Test windows come from other trials than training windows, so losses may differ without any
-    training. Two controls, in which nothing can be found, show how much: the model before the
-    first round, and validation windows in the place of training windows.
-
-    Example: communis privacy membership runs/watch-fedavg
-    """
+def membership(folder: Path, trust: bool, json: bool) -> None:
     with one_thread(), _progress("clients") as told:
         found = memberships.membership(folder, told)
     if json:
@@ -150,27 +113,9 @@ def membership(
     )
 
 
-@app.command()
 def audit(
-    source: Annotated[str, typer.Argument(help="A TOML file or a preset, with [privacy].")],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Change a setting, e.g. --set privacy.epsilon=8 (repeatable)."),
-    ] = None,
-    cell: Annotated[str, typer.Option(help="The cell of a grid, e.g. local/8.")] = "",
-    canaries: Annotated[
-        int, typer.Option(min=1, help="Clients that are added; each tosses a coin.")
-    ] = 100,
-    trust: Trust = False,
-    json: Json = False,
+    source: str, settings: list[str] | None, cell: str, canaries: int, trust: bool, json: bool
 ) -> None:
-    """Run an experiment with canaries and say whether its privacy claim survives.
-
-    Every canary sends its coin as loudly as clipping allows; the auditor guesses it from what the
-    adversary of the mode sees. Many right guesses refute the claim. Few prove nothing.
-
-    Example: communis privacy audit watch --set privacy.mode=local --set privacy.epsilon=8
-    """
     config = configs.load(source, settings or (), cell)
     with one_thread(), _progress("rounds") as told:
         found = audits.audit(config, canaries, told)

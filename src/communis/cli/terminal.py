@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import math
 import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -14,11 +11,11 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
-from rich.text import Text
 
+from communis.cli.console import Stacked, err, out, say
 from communis.core.errors import CommunisError, visible
 from communis.core.plugins import nearest
 from communis.core.selection import Select
@@ -44,7 +41,6 @@ from communis.results.report.wording import (
 )
 from communis.results.timing import Clocked, timing
 from communis.results.traffic import Sent, traffic
-from communis.run.folder import strict
 
 COSTS: Mapping[str, Callable[[Row], str]] = {
     "parameters": lambda row: count(row.parameters),
@@ -53,30 +49,6 @@ COSTS: Mapping[str, Callable[[Row], str]] = {
     "s/round": lambda row: f"{row.seconds:.2f}",
 }
 REFUSED: Mapping[str, Callable[[Row], str]] = {"refused": lambda row: count(row.refused)}
-
-
-class Terminal(Console):
-    """A console that shows text as it stands: a pip command such as .[edf] is no markup,
-    and nothing in a name steers the terminal."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(highlight=False, markup=False, emoji=False, **options)
-
-    def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(visible(text), **options)
-
-
-out = Terminal(width=None if sys.stdout.isatty() else 110)
-err = Terminal(stderr=True, soft_wrap=True)
-
-
-class LogToStderr(logging.Handler):
-    """What the library says while it reads data, on standard error."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.name == "communis":
-            style = "yellow" if record.levelno >= logging.WARNING else None
-            err.print(record.getMessage(), style=style)
 
 
 class Display:
@@ -148,11 +120,6 @@ class Display:
             self._bar.update(self._task, completed=self._done, description=label, note=note)
 
 
-def say(event: dict[str, Any]) -> None:
-    """One line of strict JSON on standard output."""
-    print(json.dumps(strict(event), default=str), flush=True)
-
-
 def results(
     runs: Sequence[Finished],
     metric: str,
@@ -208,18 +175,18 @@ def _each(
     corner: str, columns: Mapping[str, Callable[[Any], str]], found: Sequence[Row | Clocked | Sent]
 ) -> list[RenderableType]:
     """A small table with a line for every method; none without columns."""
-    view = _table(corner, *columns)
+    view = Stacked(corner, *columns, numbers=list(columns))
     for row in found:
         view.add_row(row.method, *(show(row) for show in columns.values()))
     return ["", view] if columns else []
 
 
-def _selections(corner: str, found: Sequence[Selected]) -> Table:
+def _selections(corner: str, found: Sequence[Selected]) -> Stacked:
     """The ways to choose a round side by side, with the verdicts of the one that was used."""
     ways = choices(found)
-    view = _table(corner, *(CHOICES[s] for s in ways))
-    if len(found) > 1:
-        view.add_column(f"against {found[0].method}, 95 % interval")
+    numbers = [CHOICES[s] for s in ways]
+    against = [f"against {found[0].method}, 95 % interval"] if len(found) > 1 else []
+    view = Stacked(corner, *numbers, *against, numbers=numbers)
     for one in found:
         verdict = [versus(one.difference, one.verdict)] if len(found) > 1 else []
         view.add_row(one.method, *(number(one.selected[s]) for s in ways), *verdict)
@@ -242,15 +209,6 @@ def _grid(found: Sequence[Line], metric: str, places: Sequence[str]) -> Group:
         values = [cell(row.scores[metric], row.verdict) if row else "-" for row in shown]
         view.add_row(line.method, *values, cell(line.average, line.verdict))
     return Group(view, "", _selections("average of", found))
-
-
-def _table(name: str, *numbers: str) -> Table:
-    """A table of numbers without lines."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column(name, no_wrap=True)
-    for column in numbers:
-        table.add_column(column, justify="right", no_wrap=True)
-    return table
 
 
 def as_json(

@@ -11,12 +11,10 @@ import difflib
 import importlib
 import inspect
 import pkgutil
-import re
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any
 
-from communis.core.contract import Method
 from communis.core.errors import CommunisError
 
 ROOMS = {"methods": "communis.methods", "data": "communis.data.sources"}  # where plug-ins are
@@ -60,7 +58,7 @@ def find(room: str, name: str) -> type[Any]:
 def _loaded(room: str, name: str) -> type[Any]:
     """A plug-in by its dotted path."""
     module_name, _, class_name = name.partition(":")
-    own = module_name in [f"communis.{room}.{module}" for module in names(room)]
+    own = module_name in [f"{ROOMS[room]}.{module}" for module in names(room)]
     if not own and not {"", name} & _trusted.keys():
         raise CommunisError(
             f"{name!r} is code outside of {ROOMS[room]}, and loading it runs it with all your "
@@ -75,11 +73,18 @@ def _loaded(room: str, name: str) -> type[Any]:
         raise CommunisError(f"cannot load {name!r}: {type(error).__name__}: {error}") from None
     if not (isinstance(found, type) and is_dataclass(found)):
         raise CommunisError(f"{name!r} is no dataclass, as methods and sources are")
-    if room == "methods" and not issubclass(found, Method):
+    if room == "methods" and not issubclass(found, _method()):
         raise CommunisError(f"{name!r} is no method: it does not derive from communis.Method")
     if room == "data" and not callable(getattr(found, "load", None)):
         raise CommunisError(f"{name!r} is no source: it has no load(streams)")
     return found
+
+
+def _method() -> type[Any]:
+    # Not at the top of the file: the contract imports torch, and names and hints need none of it.
+    from communis.core.contract import Method
+
+    return Method
 
 
 def nearest(
@@ -90,13 +95,3 @@ def nearest(
     """A hint at the choice that is spelled most like `word`; empty if none is near."""
     close = difflib.get_close_matches(word, choices, n=1)
     return say(close[0]) if close else ""
-
-
-def settings(kind: type[Any]) -> dict[str, tuple[Any, str]]:
-    """A plug-in's settings: default and meaning, the latter from the comment behind each field."""
-    meanings: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
-        if is_dataclass(base):
-            found = re.findall(r"^    (\w+): [^=\n]+= .*?  # (.+)$", inspect.getsource(base), re.M)
-            meanings |= dict(found)
-    return {f.name: (f.default, meanings.get(f.name, "")) for f in fields(kind)}

@@ -29,7 +29,8 @@ def stop_in_one_line(as_module: bool) -> None:
 def ready() -> None:
     """From here on both signals interrupt the command, which says so itself."""
     for number in _SIGNALS:
-        signal.signal(number, signal.default_int_handler)
+        if signal.getsignal(number) is _leave:
+            signal.signal(number, signal.default_int_handler)
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:

@@ -28,14 +28,9 @@ An experiment has many of them in one file:
 
 from __future__ import annotations
 
-import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import resources
-from importlib.resources.abc import Traversable
-from itertools import takewhile
-from pathlib import Path
 from typing import Any
 
 import tomli_w
@@ -57,36 +52,38 @@ from communis.fleet.fleet import AnyMethod, Fleet
 from communis.fleet.partition.settings import Partition
 from communis.fleet.settings import FleetConfig
 from communis.run import grid as grids
+from communis.run import reading
 from communis.run.grid import Table
 from communis.run.plan import Plan
-
-PRESETS = resources.files("communis.run") / "presets"
 
 
 @dataclass(frozen=True)
 class Config:
-    name: str = "trial"
-    seed: int = 0
-    data: Table = field(default_factory=lambda: {"name": "synthetic"})
-    partition: Partition = field(default_factory=Partition)
+    name: str = "trial"  # name of the experiment, and of its folder below runs/
+    seed: int = 0  # root of every random draw; the same seed gives the same bits
+    data: Table = field(default_factory=lambda: {"name": "synthetic"})  # where windows come from
+    partition: Partition = field(default_factory=Partition)  # how windows become clients
+    # which client has which sensors, model and device, and when
     fleet: FleetConfig = field(default_factory=FleetConfig)
-    clock: ClockConfig = field(default_factory=ClockConfig)
-    method: Table = field(default_factory=lambda: {"name": "fedavg"})
-    methods: Table = field(default_factory=dict)
+    clock: ClockConfig = field(default_factory=ClockConfig)  # how seconds and joules are counted
+    method: Table = field(default_factory=lambda: {"name": "fedavg"})  # what is trained, and how
+    methods: Table = field(default_factory=dict)  # settings of single methods, by method
+    # which client receives whose messages
     topology: TopologyConfig = field(default_factory=TopologyConfig)
-    attack: AttackConfig = field(default_factory=AttackConfig)
-    robust: RobustConfig = field(default_factory=RobustConfig)
-    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
-    run: Plan = field(default_factory=Plan)
-    compare: tuple[str, ...] = ()  # methods and variants
-    variants: dict[str, Table] = field(default_factory=dict)
+    attack: AttackConfig = field(default_factory=AttackConfig)  # clients that send wrong messages
+    robust: RobustConfig = field(default_factory=RobustConfig)  # what replaces means
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)  # differential privacy
+    run: Plan = field(default_factory=Plan)  # rounds, cohorts, evaluation, processes
+    compare: tuple[str, ...] = ()  # methods and variants that `communis compare --on FILE` runs
+    variants: dict[str, Table] = field(default_factory=dict)  # methods under other settings
     grid: Table = field(default_factory=dict)  # of a file; `cells` makes a Config of every cell
     cell: dict[str, str] = field(default_factory=dict)  # the level of every axis, as a label
     levels: dict[str, tuple[str, ...]] = field(default_factory=dict)  # all levels, in order
     variant: str = ""  # the name by which these settings of the method go
-    metric: str = ""  # the score to judge by
-    select: Select = "last"  # the round whose scores count
-    target: tuple[float, ...] = ()  # of that score, a number or a list: what it takes to reach it
+    metric: str = ""  # the score to judge by, such as macro_f1
+    select: Select = "last"  # the round whose scores rank methods
+    # scores until which rounds, seconds, joules and bytes are counted; a number or a list
+    target: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.grid:
@@ -206,17 +203,10 @@ def cells(
 ) -> dict[str, Config]:
     """The configurations of all cells of a file's grid by their levels; without a grid a single
     one called "". `compare`: instead of the file's list; `alone`: nothing is compared at all."""
-    text, where = _read(source)
-    trust_asked(*compare, *(text.partition("=")[2] for text in overrides))
+    trust_asked(*compare)
+    instead = {"compare": () if alone else compare} if alone or compare else {}
+    table, changed, where = reading.read(source, overrides, instead)
     try:
-        table = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
-        raise SchemaError(f"{where}: not valid TOML: {error}") from None
-    table |= {"compare": () if alone else compare} if alone or compare else {}
-    try:
-        refuse_strange(table)
-        changed = [key for text in overrides for key in grids.override(table, text)]
-        refuse_strange(table)
         found = _built(grids.cells(table, changed))
         for config in found.values():
             run = [config.method_name] if alone else config.compare
@@ -260,26 +250,6 @@ def usable_name(name: str) -> bool:
     )
 
 
-def presets() -> list[str]:
-    """Presets by name: the path below the folder of presets."""
-    return sorted(_below(PRESETS))
-
-
-def about(preset: str) -> str:
-    """The first sentence of the comment that a preset begins with."""
-    comment = takewhile(lambda line: line.startswith("#"), _read(preset)[0].splitlines())
-    text = " ".join(line.lstrip("# ") for line in comment)
-    return re.split(r"(?<=[.!?]) ", text, maxsplit=1)[0]
-
-
-def _below(folder: Traversable, above: str = "") -> Iterator[str]:
-    for path in folder.iterdir():
-        if path.is_dir():
-            yield from _below(path, f"{above}{path.name}/")
-        elif path.name.endswith(".toml"):
-            yield f"{above}{path.name[:-5]}"
-
-
 def _built(tables: Mapping[str, Table]) -> dict[str, Config]:
     """The configuration of every cell; a mistake in all of them is no cell's own."""
     found, wrong = {}, {}
@@ -293,18 +263,3 @@ def _built(tables: Mapping[str, Table]) -> dict[str, Config]:
     for name, why in wrong.items():
         raise SchemaError(why if everywhere else f"cell {name}: {why}")
     return found
-
-
-def _read(source: str) -> tuple[str, str]:
-    path = Path(source)
-    if path.suffix == ".toml" or path.is_file():
-        try:
-            return path.read_text(encoding="utf-8"), str(path)
-        except (OSError, UnicodeDecodeError) as error:
-            raise SchemaError(f"{path}: cannot be read: {error}") from None
-    if source not in presets():
-        hint = nearest(source, presets())
-        raise SchemaError(
-            f"{source}: neither a file nor a preset{hint}; presets are {', '.join(presets())}"
-        )
-    return (PRESETS / f"{source}.toml").read_text(encoding="utf-8"), f"preset {source}"

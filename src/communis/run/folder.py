@@ -47,6 +47,7 @@ from torch import Tensor
 from communis.core import disk
 from communis.core.disk import DamagedError
 from communis.core.errors import CommunisError
+from communis.core.finite import strict
 from communis.exchange.messages import RoundRecord
 from communis.fleet.clients import FleetClients
 from communis.fleet.gaps import kept_trace
@@ -407,15 +408,6 @@ def environment() -> dict[str, Any]:
 def _number(value: float | None) -> float:
     """The reverse of `strict`."""
     return math.nan if value is None else value
-
-
-def strict(value: Any) -> Any:
-    """The same with NaN and Inf, which JSON does not know, as None."""
-    if isinstance(value, Mapping):
-        return {key: strict(v) for key, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [strict(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _locked(file: int) -> bool:

@@ -59,7 +59,7 @@ def override(table: Table, text: str) -> list[str]:
     key, equals, value = (part.strip() for part in text.partition("="))
     path = [part.strip("\"'") for part in re.findall(r"""\"[^"]*"|'[^']*'|[^.]+""", key)]
     if not equals or not path:
-        raise SchemaError(f"--set {text}: expected key=value, such as method.lr=0.1")
+        raise SchemaError(f"{text}: expected key=value, such as method.lr=0.1")
     if path[0] == "grid":
         _check_known(table.get("grid", {}), path)
     for parent in path[:-1]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from communis.cli import device
+from communis.cli import calibration
 from communis.cli.device import app
 from communis.core.errors import CommunisError
 from communis.fleet.device import PRESETS, find, load
@@ -19,7 +19,7 @@ QUICK = ("--name", "box", "--model", "lite", "--seconds", "0.1")
 
 @pytest.fixture(autouse=True)
 def _short_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "IDLE", 0.01)
+    monkeypatch.setattr(calibration, "IDLE", 0.01)
 
 
 def call(*arguments: str) -> str:
@@ -72,7 +72,7 @@ def test_power_is_measured_where_it_can_be(tmp_path: Path, monkeypatch: pytest.M
             self._joules += 1
             return self._joules
 
-    monkeypatch.setattr(device, "Energy", Counting)
+    monkeypatch.setattr(calibration, "Energy", Counting)
     path = tmp_path / "devices.toml"
     call("calibrate", *QUICK, "--into", str(path))
     profile = load(path)["box"]
@@ -97,7 +97,7 @@ def test_what_cannot_work_is_refused_before_it_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(device, "repeat", pytest.fail)
+    monkeypatch.setattr(calibration, "repeat", pytest.fail)
     with pytest.raises(CommunisError, match=words):
         call("calibrate", *QUICK, *arguments)
     assert not list(tmp_path.iterdir())
@@ -106,7 +106,7 @@ def test_what_cannot_work_is_refused_before_it_is_measured(
 def test_a_bad_file_is_refused_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device, "repeat", pytest.fail)
+    monkeypatch.setattr(calibration, "repeat", pytest.fail)
     path = tmp_path / "devices.toml"
     path.write_text("[watch]\n")
     with pytest.raises(CommunisError, match=r"devices\.toml: \[watch\] lacks flops"):

@@ -200,7 +200,15 @@ def test_a_wrong_metric_is_found_at_once(
     assert call(monkeypatch, *arguments) == 2
     captured = capsys.readouterr()
     assert "did you mean 'accuracy'?" in captured.err
-    assert "round 3/3" not in captured.out
+    assert "round" not in captured.out
+    compare = ["compare", "fedavg", "--on", "synthetic", "--into", str(tmp_path), "--seeds", "1"]
+    assert call(monkeypatch, *compare, "--metric", "mpjpe", *SMALL) == 2
+    assert "no metric 'mpjpe'; there are accuracy, macro_f1" in capsys.readouterr().err
+    mixed = ["--set", "fleet.models=['cnn','cnn_small']"]
+    assert call(monkeypatch, *compare, *SMALL, *mixed) == 2
+    assert not list(tmp_path.iterdir())  # what is refused leaves no folder
+    pooled = [*arguments[: -len(SMALL) - 1], "macro_f1_pooled", *SMALL]
+    assert call(monkeypatch, *pooled, "--quiet") == 0
 
 
 def test_an_unwritable_place_is_one_clear_line(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from communis.cli.probe import app
+from communis.cli.privacy import app
 from communis.core.errors import CommunisError
 from communis.results.probe.audit import Audit
 from communis.results.probe.bound import Bound

@@ -12,10 +12,8 @@ import pytest
 import communis.data.sources
 import communis.methods
 from communis import CommunisError, FedAvg, Method
-from communis.core.plugins import find, names, nearest, settings
+from communis.core.plugins import find, names, nearest
 from communis.data.sources.synthetic import Synthetic
-from communis.methods.fedper import FedPer
-from communis.methods.fedproto import FedProto
 
 
 @pytest.fixture
@@ -142,24 +140,3 @@ def test_nearest_is_silent_when_nothing_is_near() -> None:
     assert nearest("worker", choices, lambda close: f"try {close}") == "try workers"
     assert nearest("zzz", choices) == ""
     assert nearest("x", []) == ""
-
-
-def test_settings_give_default_and_meaning_also_of_inherited_fields() -> None:
-    found = settings(FedPer)
-    assert list(found) == [f.name for f in dataclasses.fields(FedPer)]
-    assert found["lr"] == (0.05, "learning rate of the local optimiser")
-    assert found["personal"][0] == ("head.",)
-    assert found["personal"][1].startswith("path prefixes")
-    assert found["uniform"][0] is False
-    assert "instead of by samples" in found["uniform"][1]
-
-
-@pytest.mark.parametrize("name", names("methods"))
-def test_every_setting_of_a_method_has_a_default(name: str) -> None:
-    defaults = [default for default, _ in settings(find("methods", name)).values()]
-    assert dataclasses.MISSING not in defaults
-    find("methods", name)()
-
-
-def test_the_meaning_of_a_field_over_several_lines_is_found() -> None:
-    assert settings(FedProto)["inference"][1] != ""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from communis.cli.jobs import Job, prepare
+from communis.cli.jobs import Job, prepare, write_down
 from communis.cli.main import main
 from communis.cli.terminal import as_json, out, results
 from communis.core.settings import SchemaError
@@ -298,7 +298,9 @@ def test_other_targets_are_no_other_settings(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "config.toml").write_text(f"target = 0.85\n{made.to_toml()}", "utf-8")
     for target in ("0.5", "[0.4, 0.5]"):
-        prepare([Job(config(tmp_path, f"target={target}"), folder)], fresh=False)
+        jobs = [Job(config(tmp_path, f"target={target}"), folder)]
+        prepare(jobs, fresh=False)
+        write_down(jobs)
     assert "target = [\n    0.4,\n    0.5,\n]" in (folder / "config.toml").read_text("utf-8")
 
 

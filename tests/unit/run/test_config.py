@@ -13,8 +13,9 @@ from communis.exchange.topology import Graph, Star
 from communis.methods.fedavg import FedAvg
 from communis.methods.fedprox import FedProx
 from communis.methods.scaffold import Scaffold
-from communis.run import config as configs
-from communis.run.config import Config, SchemaError, about, cells, load, presets
+from communis.run.config import Config, SchemaError, cells, load
+from communis.run.presets import about
+from communis.run.presets import names as presets
 
 
 @pytest.mark.parametrize("name", presets())
@@ -391,7 +392,7 @@ def test_a_single_run_has_nothing_to_do_with_what_is_compared(tmp_path: Path) ->
 
 
 def test_presets_in_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(configs, "PRESETS", tmp_path)
+    monkeypatch.setattr("communis.run.presets.FOLDER", tmp_path)
     (tmp_path / "fedduet").mkdir()
     (tmp_path / "fedduet" / "odd.txt").write_text("no preset")
     text = f"# Ten people, 3.5 hours\n# each. Needs nothing.\n{GRID}"

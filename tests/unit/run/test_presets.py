@@ -21,7 +21,9 @@ from communis.data.recordings.windows import TEST, TRAIN, VAL
 from communis.fleet.availability.dropout import Dropout
 from communis.fleet.clients import FleetClients
 from communis.fleet.fleet import Fleet
-from communis.run.config import Config, about, cells, presets
+from communis.run.config import Config, cells
+from communis.run.presets import about
+from communis.run.presets import names as presets
 from tests.unit.data.sources import (
     made_dsads,
     made_opportunity,

@@ -22,7 +22,8 @@ from communis.data.recordings.windows import TEST, TRAIN
 from communis.exchange.topology import TopologyConfig
 from communis.fleet.clients import FleetClients
 from communis.fleet.fleet import Fleet
-from communis.run.config import Config, cells, presets
+from communis.run.config import Config, cells
+from communis.run.presets import names as presets
 from tests.unit.conftest import Write
 from tests.unit.data.sources import made_deepsense, made_usc_had
 from tests.unit.run.test_presets import loaded, settings

@@ -19,7 +19,8 @@ from communis.core.errors import CommunisError
 from communis.data.recordings.windows import TEST, TRAIN
 from communis.fleet.clients import FleetClients
 from communis.fleet.fleet import Fleet
-from communis.run.config import Config, cells, presets
+from communis.run.config import Config, cells
+from communis.run.presets import names as presets
 from tests.unit.conftest import Write
 from tests.unit.data.sources import made_dsads, made_usc_had, made_wical, made_wifi_csi
 from tests.unit.run.test_presets import loaded, settings

@@ -17,7 +17,8 @@ from communis import RoundRecord, Run
 from communis.data.recordings.windows import TEST, TRAIN
 from communis.fleet import device
 from communis.fleet.fleet import Fleet
-from communis.run.config import Config, cells, presets
+from communis.run.config import Config, cells
+from communis.run.presets import names as presets
 from tests.unit.conftest import Write
 from tests.unit.data.sources import made_dsads, made_mhealth, made_pamap2, made_stress_predict
 from tests.unit.run.test_presets import loaded, settings

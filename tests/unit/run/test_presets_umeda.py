@@ -16,7 +16,8 @@ import pytest
 from communis import Run
 from communis.core.settings import table_of
 from communis.methods.umeda import Umeda
-from communis.run.config import Config, cells, presets
+from communis.run.config import Config, cells
+from communis.run.presets import names as presets
 from tests.unit.data.sources import made_mmfi, made_reli11d, made_utd_mhad
 from tests.unit.run.test_presets import loaded, settings
 

@@ -154,7 +154,9 @@ def per_client(group: Sequence[Finished], logs: Sequence[pd.DataFrame]) -> pd.Da
     for run, log in zip(group, logs, strict=True):
         did = noted(log, diagnostics.TRAINED)
         counts = did[did["value"] > 0].groupby(["client", "round"]).size().groupby("client").mean()
-        budgets = noted(log, diagnostics.BUDGET).groupby("name")["value"].mean()
+        told = noted(log, diagnostics.BUDGET)
+        told = told[told["name"].str.fullmatch(r"[0-9]{1,9}")]  # a folder of others may name others
+        budgets = told.groupby("name")["value"].mean()
         budgets.index = budgets.index.astype(int)
         part = pd.DataFrame({"groups": counts, "budget": budgets.reindex(counts.index)})
         parts.append(part.assign(kind=[run.kinds.get(c, "") for c in part.index]))

@@ -1,0 +1,58 @@
+"""The experiments that come with communis, one TOML file each; a name is the path below here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib import resources
+from importlib.resources.abc import Traversable
+from itertools import takewhile
+from pathlib import Path
+
+from communis.core.plugins import nearest
+from communis.core.settings import SchemaError
+
+FOLDER = resources.files(__name__)
+
+
+def names() -> list[str]:
+    return sorted(_below(FOLDER))
+
+
+def _below(folder: Traversable, above: str = "") -> Iterator[str]:
+    for path in folder.iterdir():
+        if path.is_dir():
+            yield from _below(path, f"{above}{path.name}/")
+        elif path.name.endswith(".toml"):
+            yield f"{above}{path.name[:-5]}"
+
+
+def about(preset: str) -> str:
+    """The first sentence of the comment that a preset begins with."""
+    comment = takewhile(lambda line: line.startswith("#"), text(preset).splitlines())
+    said = " ".join(line.lstrip("# ") for line in comment)
+    return re.split(r"(?<=[.!?]) ", said, maxsplit=1)[0]
+
+
+def text(preset: str) -> str:
+    if preset not in names():
+        raise SchemaError(
+            f"no preset {preset!r}{nearest(preset, names())}; there are {', '.join(names())}"
+        )
+    return (FOLDER / f"{preset}.toml").read_text(encoding="utf-8")
+
+
+def read(source: str) -> tuple[str, str]:
+    """The text of a file or of a preset, and what messages call it."""
+    path = Path(source)
+    if path.suffix == ".toml" or path.is_file():
+        try:
+            return path.read_text(encoding="utf-8"), str(path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise SchemaError(f"{path}: cannot be read: {error}") from None
+    if source not in names():
+        raise SchemaError(
+            f"{source}: neither a file nor a preset{nearest(source, names())}; presets are "
+            f"{', '.join(names())}"
+        )
+    return text(source), f"preset {source}"
