@@ -189,8 +189,11 @@ def check(arguments: list[str], where: str, folder: Path) -> None:
         if source not in presets():
             assert (folder / source).exists(), f"{where}: no block of the page is {source}"
             source = str(folder / source)
-        methods = [m for m in given.get("methods") or () if ":" not in m]
-        changed = [s for s in given.get("settings") or () if not re.search(r"=\w+:\w+$", s)]
+        words = given.get("methods") or ()
+        methods = [m for m in words if ":" not in m and "=" not in m]
+        bare = [*(given.get("changes") or ()), *(word for word in words if "=" in word)]
+        settings = [*bare, *(given.get("settings") or ())]
+        changed = [s for s in settings if not re.search(r"=\w+:\w+$", s)]
         found = cells(source, changed, methods, alone=command.name == "run")
         chosen = given.get("cell") or ()
         for cell in [chosen] if isinstance(chosen, str) else chosen:
@@ -220,6 +223,7 @@ def test_the_check_of_commands_fails_where_it_should(tmp_path: Path) -> None:
         "run nosuch.toml",
         "run watch --sett method.lr=1",
         "run synthetic --set method.lrr=1",
+        "run synthetic method.lrr=1",
         "compare nosuch --on synthetic",
         "compare --on fedduet/dsads --cell nosuch",
         "data fetsh dsads",

@@ -42,7 +42,7 @@ log = logging.getLogger("communis")
 class FleetConfig:
     """Who senses what, with which model, on which device, and when."""
 
-    models: tuple[str, ...] = ("cnn",)  # names in models/zoo.py; several are dealt out
+    models: tuple[str, ...] = ("cnn",)  # see `communis models`; several are dealt out
     deal: Literal["seed", "size", "device"] = "seed"  # drawn; or in equal shares, the first model
     # to the clients with the fewest training windows, or with the slowest devices
     embedding: int = 0  # size of all models' embeddings; 0: as the architecture says

@@ -109,18 +109,18 @@ class Umeda(Averaging, Method[Server, Private, Down, Up]):
     rank: int = 16  # r, of the block
     consensus: ConsensusName = "diffusion"  # of cores; topr_average: their mean, the rest stays
     # with its client; fedavg: the mean of theta_M itself
-    basis: Literal["auto", "momentum", "theta", "fixed"] = "auto"  # fixed under noise, or momentum
-    # momentum: the block's directions are those of a moving average of updates; theta: of theta_M
-    # as it is; fixed: of theta_M as it was before the first round
+    basis: Literal["auto", "momentum", "theta", "fixed"] = "auto"  # auto: fixed under noise,
+    # else momentum; momentum: the block's directions are those of a moving average of updates;
+    # theta: of theta_M as it is; fixed: of theta_M as it was before the first round
     beta: float = 0.8  # what a round keeps of that moving average
     warmup: int = 3  # rounds of plain means first; none where the block is fixed
-    residual: Literal["auto", "mean", "drop"] = "auto"  # drop under noise, or mean
+    residual: Literal["auto", "mean", "drop"] = "auto"  # auto: drop under noise, else mean;
     # mean: that of updates outside of the block is added
     align: bool = True  # turn a basis towards the last one
     upload: Literal["full", "latent"] = "full"  # latent: clients send cores only, of a fixed block
     lr_server: float = 1.0  # eta_s, the server's step
-    sampler: Literal["denoise_mean", "sample_mean"] = "denoise_mean"  # or the mean of samples
-    # denoise_mean: from the clients' mean down the probability flow
+    sampler: Literal["denoise_mean", "sample_mean"] = "denoise_mean"  # sample_mean: the mean
+    # of samples; denoise_mean: from the clients' mean down the probability flow
     samples: int = 64  # of sample_mean; the paper: 1
     sigma_min: float = 0.01  # noise at t = 0
     sigma_max: float = 50.0  # noise at t = 1

@@ -26,7 +26,7 @@ class Role:
     count: int
     device: str = ""  # name of a device profile
     model: str = ""  # architecture; empty: as the rest of the fleet
-    detail: Literal["coarse", "dense"] = "dense"  # coarse: see availability/detail.py
+    detail: Literal["coarse", "dense"] = "dense"  # coarse: averaged or thinned out
     drop: float = 0.0  # probability that a window lacks a stream; never all of them
 
     def __post_init__(self) -> None:

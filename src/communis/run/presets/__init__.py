@@ -29,7 +29,7 @@ def _below(folder: Traversable, above: str = "") -> Iterator[str]:
 
 def about(preset: str) -> str:
     """The first sentence of the comment that a preset begins with."""
-    comment = takewhile(lambda line: line.startswith("#"), text(preset).splitlines())
+    comment = takewhile(lambda line: line.startswith("#"), _content(preset).splitlines())
     said = " ".join(line.lstrip("# ") for line in comment)
     return re.split(r"(?<=[.!?]) ", said, maxsplit=1)[0]
 
@@ -39,6 +39,10 @@ def text(preset: str) -> str:
         raise SchemaError(
             f"no preset {preset!r}{nearest(preset, names())}; there are {', '.join(names())}"
         )
+    return _content(preset)
+
+
+def _content(preset: str) -> str:
     return (FOLDER / f"{preset}.toml").read_text(encoding="utf-8")
 
 
@@ -55,4 +59,4 @@ def read(source: str) -> tuple[str, str]:
             f"{source}: neither a file nor a preset{nearest(source, names())}; presets are "
             f"{', '.join(names())}"
         )
-    return text(source), f"preset {source}"
+    return _content(source), f"preset {source}"
