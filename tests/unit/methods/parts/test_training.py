@@ -409,6 +409,32 @@ def test_a_carried_optimiser_goes_on_where_it_was(optimizer: Any) -> None:
     assert not afresh.memory
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_two_models_of_a_client_have_a_memory_each(optimizer: Any) -> None:
+    """Trained in turns, each ends where it would have ended alone."""
+    settings: dict[str, Any] = {"optimizer": optimizer, "lr": 0.01, "batch": 4, "carry": True}
+    recipe = Recipe(**settings, **({"momentum": 0.9} if optimizer == "sgd" else {}))
+    both, alone = client(), client()
+    start = State.all(both.model)
+    w, v = start, start * 2
+    for _ in range(2):
+        w.load_into(both.model)
+        recipe.train(both)
+        w = State.all(both.model)
+        v.load_into(both.model)
+        recipe.train(both, memory="v")
+        v = State.all(both.model)
+    for first, name, last in ((start, "", w), (start * 2, "v", v)):
+        alone.memory.clear()
+        first.load_into(alone.model)
+        for _ in range(2):
+            recipe.train(alone, memory=name)
+        found = State.all(alone.model)
+        assert all(torch.equal(found[path], t) for path, t in last.items())
+        assert alone.memory.keys() <= both.memory.keys()
+    assert len(both.memory) == 2 * len(alone.memory)
+
+
 def clipped_by_torch(source: Client, lr: float, norm: float, prefixes: tuple[str, ...]) -> State:
     """One epoch of plain SGD in which torch itself clips the gradients of every prefix."""
     model = copy.deepcopy(source.model)
