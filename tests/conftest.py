@@ -3,6 +3,7 @@ torch thread, and no way to a package index."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from communis.data.recordings.files import home
 from communis.run.backends.machine import one_thread
 
+os.environ["COLUMNS"] = "110"  # of tables, whoever runs the tests; before a console is made
 USERS_HOME = home().absolute()  # before a test sets another one
 
 
