@@ -26,6 +26,7 @@ class Inbox:
     max_bytes: int
     arriving: Collection[int]  # whose messages reach anybody
     sent: dict[int, Any] = field(default_factory=dict)  # by client: what could be read at all
+    sound: list[int] = field(default_factory=list)  # clients whose messages passed all checks
     messages: dict[int, Any] = field(default_factory=dict)  # by client: what is to be used
     refused: list[tuple[int, str]] = field(default_factory=list)  # who, and why
     kept: list[int] = field(default_factory=list)  # who has a new private state
@@ -51,6 +52,7 @@ class Inbox:
                 payload = sum(t.nbytes for t in wire.flatten(up).values())
                 wire.check(up, card, self.method.sends(card), self.method.partial)
                 self.method.vet(card, up)
+                self.sound.append(card.id)
                 if card.id in self.arriving:
                     self.messages[card.id] = up
                 else:  # nobody heard it, but it has trained
