@@ -60,7 +60,7 @@ def find(room: str, name: str) -> type[Any]:
 def _loaded(room: str, name: str) -> type[Any]:
     """A plug-in by its dotted path."""
     module_name, _, class_name = name.partition(":")
-    own = module_name in [f"communis.{room}.{module}" for module in names(room)]
+    own = module_name in [f"{ROOMS[room]}.{module}" for module in names(room)]
     if not own and not {"", name} & _trusted.keys():
         raise CommunisError(
             f"{name!r} is code outside of {ROOMS[room]}, and loading it runs it with all your "

@@ -163,3 +163,17 @@ def test_every_setting_of_a_method_has_a_default(name: str) -> None:
 
 def test_the_meaning_of_a_field_over_several_lines_is_found() -> None:
     assert settings(FedProto)["inference"][1] != ""
+
+
+@pytest.mark.parametrize(
+    ("room", "name", "kind"),
+    [
+        ("methods", "communis.methods.fedper:FedPer", FedPer),
+        ("data", "communis.data.sources.synthetic:Synthetic", Synthetic),
+    ],
+)
+def test_dotted_paths_of_our_own_need_no_trust(
+    room: str, name: str, kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("communis.core.plugins._trusted", {})
+    assert find(room, name) is kind
