@@ -11,9 +11,9 @@ from communis.core.safe_path import leave_working_folder
 
 _as_module = leave_working_folder()
 
-from communis.core.start_up import stop_in_one_line
+from communis.core.start_up import begin
 
-stop_in_one_line(_as_module)
+begin(_as_module)
 
 import importlib
 from typing import TYPE_CHECKING, Any

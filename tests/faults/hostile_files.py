@@ -503,13 +503,17 @@ def archives(folder: Path) -> list[Case]:
         "absolute.zip": _zip(FILES | {str(folder / "evil.csv"): b"!"}),
         "absolute.tar.gz": _tar(FILES | {str(folder / "evil.csv"): b"!"}, "w:gz"),
         "drive.zip": _zip(FILES | {"C:/evil.csv": b"!"}),
-        "link.zip": _linked_zip(),
+        "link.zip": _special_zip(stat.S_IFLNK),
         "link.tar": _tar(FILES, links={"Set/s1/out": (tarfile.SYMTYPE, "../../../../")}),
         "through a link.tar": _tar(
             {},
             links={"Set": (tarfile.SYMTYPE, str(folder))},
             after={"Set/evil.csv": b"!"},
         ),
+        "through links beyond the longest path.tar": _overlong_tar(),
+        "link within.tar": _tar(FILES, links={"Set/s1/b.csv": (tarfile.SYMTYPE, "a.csv")}),
+        "hard link within.tar": _tar(FILES, links={"Set/b.csv": (tarfile.LNKTYPE, "Set/s1/a.csv")}),
+        "pipe.zip": _special_zip(stat.S_IFIFO),
         "hard link.tar": _tar(FILES, links={"Set/s1/b.csv": (tarfile.LNKTYPE, "/etc/passwd")}),
         "loop.tar": _tar(FILES, links={"Set/s1/b.csv": (tarfile.SYMTYPE, "b.csv")}),
         "device.tar": _tar(FILES, links={"Set/s1/null": (tarfile.CHRTYPE, "")}),
@@ -579,12 +583,13 @@ def _announcing_zip(size: int) -> bytes:
     return _zip({"Set/s1/a.csv": b"1", "Set/s2/a.csv": b"2"}, announced=size)
 
 
-def _linked_zip() -> bytes:
+def _special_zip(kind: int) -> bytes:
+    """A member that is no file by its mode."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
-        link = zipfile.ZipInfo("Set/s1/out")
-        link.external_attr = (stat.S_IFLNK | 0o777) << 16
-        archive.writestr(link, "/etc/passwd")
+        member = zipfile.ZipInfo("Set/s1/out")
+        member.external_attr = (kind | 0o777) << 16
+        archive.writestr(member, "/etc/passwd")
     return made.getvalue()
 
 
@@ -637,6 +642,31 @@ def _tar(
             archive.addfile(member)
         for name, content in (after or {}).items():
             _add(archive, name, content)
+    return made.getvalue()
+
+
+def _overlong_tar() -> bytes:
+    """Links to folders whose real path is longer than the system resolves, so that a link through
+    them seems to stay inside and leads out (CVE-2025-4517)."""
+    made = io.BytesIO()
+    steps, long, path = "abcdefghijklmnop", "d" * 247, ""
+    with tarfile.open(fileobj=made, mode="w") as archive:
+
+        def link(name: str, target: str) -> None:
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = tarfile.SYMTYPE, target
+            archive.addfile(member)
+
+        for step in steps:
+            place = tarfile.TarInfo(path + long)
+            place.type, place.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(place)
+            link(path + step, long)
+            path += long + "/"
+        up = "/".join(steps) + "/" + "l" * 254
+        link(up, "../" * len(steps))
+        link("Set", up + "/../../..")
+        _add(archive, "Set/evil.csv", b"!")
     return made.getvalue()
 
 

@@ -47,7 +47,6 @@ from tests.unit.data.sources import made_mmfi, made_realworld, made_stress_predi
 SOME = 1_000  # damaged files
 MANY = 20_000
 HARMLESS = {  # archives that look hostile, and what comes out of them is what is in them
-    "loop.tar",
     "twice.zip",
     "twice.tar",
     "a zip called.tar.gz",

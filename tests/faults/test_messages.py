@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from typer.testing import CliRunner
 
 from communis import Plan, Run
+from communis.cli.main import app
 from communis.core.contract import UpMessage
 from communis.core.errors import CommunisError
 from communis.exchange import wire
+from communis.exchange.privacy.settings import PrivacyConfig
 from communis.run.backends.mock import Mock, corrupt
+from communis.run.config import parse
 from tests.fleets import make, mixed_fleet
 
 MUTATIONS = 150  # of one message
@@ -79,6 +87,14 @@ def test_many_fields_are_refused_before_they_are_built(name: str) -> None:
         wire.load(HOSTILE[name])
 
 
+def test_an_array_has_at_most_eight_dimensions() -> None:
+    """By a limit of our own: torch itself takes 64."""
+    name = "w/head.out.bias"
+    assert wire.load(file_of({name: entry([1] * 8, 4)}, bytes(4)))[name].ndim == 8
+    with pytest.raises(wire.WireError, match=f"{name} has 9 dimensions, at most 8 may be"):
+        wire.load(file_of({name: entry([1] * 9, 4)}, bytes(4)))
+
+
 def test_whatever_decoding_raises_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what nobody has thought of."""
 
@@ -90,6 +106,39 @@ def test_whatever_decoding_raises_is_a_refusal(monkeypatch: pytest.MonkeyPatch) 
         (record,) = run
     assert len(record.refused) == 5
     assert all("RecursionError: too deep" in why for _, why in record.refused)
+
+
+def renamed(data: bytes, *names: str) -> bytes:
+    """The same message with arrays of these names besides."""
+    return wire.encode(wire.load(data) | {name: torch.zeros(1) for name in names}).data
+
+
+@pytest.mark.parametrize("mode", ["none", "local"])
+def test_names_that_a_client_makes_up_do_not_reach_the_account(mode: str, tmp_path: Path) -> None:
+    """However many and whatever they are: what reads the folder afterwards works."""
+    fleet, method = mixed_fleet(), make("fedavg")
+    privacy = PrivacyConfig(mode=mode, clip=1.0, noise=1.0 if mode == "local" else 0.0)
+    sizes = []
+    plan, config = Plan(rounds=3, workers=1), replace(parse("name = 'a'"), privacy=privacy)
+    with Run(fleet, method, plan, folder=tmp_path, config=config.to_toml(), privacy=privacy) as run:
+        sent = count()
+
+        def change(data: bytes) -> bytes:
+            made_up = [f"w/{next(sent)}-{'x' * 100}" for _ in range(2_000)]
+            return renamed(data, "w/\x1b[31mevil\n", *made_up)
+
+        run.backend = Mock(run.backend, corrupt(change, 2))
+        for record in run:
+            assert [client for client, _ in record.refused] == [2]
+            sizes.append((tmp_path / "privacy.json").stat().st_size)
+    assert max(sizes) == min(sizes)
+    parts = json.loads((tmp_path / "privacy.json").read_text())["tensors"]
+    (other,) = [part for part in parts if part["part"] == "fields that nobody declared"]
+    assert (other["field"], other["tensors"], other["numbers"]) == ("w", 1, 2_001)
+    output = str(tmp_path / "report.html")
+    for words in (["report", str(tmp_path), "-o", output], ["privacy", "verdict", str(tmp_path)]):
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, (done.output, done.exception)
 
 
 def mutated(data: bytes, rng: np.random.Generator) -> bytes:

@@ -171,3 +171,25 @@ def test_nothing_of_the_working_folder_is_imported(how: str, tmp_path: Path) -> 
         check=False,
     )
     assert done.stdout.startswith("communis "), done.stderr
+
+
+@pytest.mark.slow  # workers that are not forked import torch themselves
+@pytest.mark.parametrize("how", ["spawn", "forkserver"])
+def test_workers_import_nothing_of_the_working_folder(how: str, tmp_path: Path) -> None:
+    for name in ("pickle", "signal", "multiprocessing", "numpy"):
+        (tmp_path / f"{name}.py").write_text(
+            "from pathlib import Path\nPath(__file__).with_name('it ran').touch()\n"
+        )
+    settings = ["run.rounds=1", "run.workers=2", "run.eval_every=0", f"run.start_method={how}"]
+    words = [word for setting in settings for word in ("--set", setting)]
+    done = subprocess.run(
+        [sys.executable, "-m", "communis", "run", "synthetic", "--into", "runs", *words],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ,
+        check=False,
+    )
+    assert not (tmp_path / "it ran").exists(), done.stderr
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.glob("runs/*/records.jsonl"))

@@ -1,7 +1,8 @@
-"""Ctrl-C and SIGTERM while the command starts end in one line.
+"""What holds for the command from its first moment: Ctrl-C and SIGTERM while it starts end in one
+line, and no process that it starts imports anything from the folder it is called in.
 
 Importing torch takes seconds, in which Python would answer with a traceback, or with nothing. A
-program that imports communis keeps its own way with signals.
+program that imports communis keeps its own way with both.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ STOPPED = 130  # exit code after Ctrl-C
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def stop_in_one_line(as_module: bool) -> None:
-    """Until `ready`; as_module: by python -m communis."""
+def begin(as_module: bool) -> None:
+    """as_module: by python -m communis. Signals end in one line until `ready`."""
     called = os.path.basename(sys.argv[0]) if sys.argv else ""
-    as_script = called in ("communis", "communis.exe")
-    worker = "--multiprocessing-fork" in sys.orig_argv  # is called as its parent is
-    if (as_module or as_script) and not worker:
+    if not as_module and called not in ("communis", "communis.exe"):
+        return
+    # Workers that are not forked start as python -c, which looks into the working folder first.
+    os.environ["PYTHONSAFEPATH"] = "1"
+    if "--multiprocessing-fork" not in sys.orig_argv:  # a worker is called as its parent is
         for number in _SIGNALS:
             signal.signal(number, _leave)
 

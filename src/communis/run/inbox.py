@@ -26,6 +26,7 @@ class Inbox:
     max_bytes: int
     arriving: Collection[int]  # whose messages reach anybody
     sent: dict[int, Any] = field(default_factory=dict)  # by client: what could be read at all
+    sound: list[int] = field(default_factory=list)  # clients whose messages passed all checks
     messages: dict[int, Any] = field(default_factory=dict)  # by client: what is to be used
     refused: list[tuple[int, str]] = field(default_factory=list)  # who, and why
     kept: list[int] = field(default_factory=list)  # who has a new private state
@@ -52,6 +53,7 @@ class Inbox:
                 wire.check(up, card, self.method.sends(card))
                 if isinstance(up, UpMessage):
                     up.check(card, self.method)
+                self.sound.append(card.id)
                 if card.id in self.arriving:
                     self.messages[card.id] = up
                 else:  # nobody heard it, but it has trained

@@ -227,7 +227,7 @@ class Run:
         lying = [i for i in self._liars if self._fleet.fleet.attack.attacks(i, round)]
         moved = self._aggregation.moved(self.servers, servers, heard, received, lying, round)
         paid = self._privacy.spend(cohort, round)
-        if self.method.needs.exchange and self._privacy.see(inbox.sent.values()):
+        if self.method.needs.exchange and self._privacy.see(inbox.sent, inbox.sound):
             self.folder.account(self._privacy.account())
         tables: dict[str, Sequence[Any]] = {"links": ledger.links, "scores": scores, "clock": spent}
         tables |= diary.rows(honest, paid)

@@ -14,6 +14,7 @@ import communis.methods
 from communis import CommunisError, FedAvg, Method
 from communis.core.plugins import find, names, nearest
 from communis.data.sources.synthetic import Synthetic
+from communis.methods.fedper import FedPer
 
 
 @pytest.fixture
@@ -140,3 +141,17 @@ def test_nearest_is_silent_when_nothing_is_near() -> None:
     assert nearest("worker", choices, lambda close: f"try {close}") == "try workers"
     assert nearest("zzz", choices) == ""
     assert nearest("x", []) == ""
+
+
+@pytest.mark.parametrize(
+    ("room", "name", "kind"),
+    [
+        ("methods", "communis.methods.fedper:FedPer", FedPer),
+        ("data", "communis.data.sources.synthetic:Synthetic", Synthetic),
+    ],
+)
+def test_dotted_paths_of_our_own_need_no_trust(
+    room: str, name: str, kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("communis.core.plugins._trusted", {})
+    assert find(room, name) is kind

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from communis import Client, FedAvg, Plan, Run, State
+from communis import Client, CommunisError, FedAvg, Plan, Run, State
 from communis.exchange.messages import Ask
 from communis.exchange.wire import encode
 from communis.fleet.clients import FleetClients
@@ -97,6 +99,23 @@ def test_a_killed_worker_is_one_refused_client() -> None:
         ((client, reason),) = record.refused
         assert client == 2
         assert "worker process died" in reason
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="another way to spawn")
+@pytest.mark.parametrize("size", [1, 1 << 22])  # less and more than lies in a pipe unread
+def test_a_worker_that_dies_while_it_starts_ends_the_run(size: int, monkeypatch: Any) -> None:
+    resource_tracker.ensure_running()  # which is started by the same program
+    monkeypatch.setattr(
+        "multiprocessing.spawn._python_exe", os.fsencode(shutil.which("false") or "")
+    )
+    plan = Plan(rounds=1, workers=2, eval_every=0)
+    backend = InProcess(FleetClients(mixed_fleet(), FedAvg()), workers=2, start_method="spawn")
+    backend._job = (bytes(size),)  # type: ignore[assignment]
+    with (
+        Run(mixed_fleet(), FedAvg(), plan, backend=backend) as run,
+        pytest.raises(CommunisError, match=r"worker process died while it started \(exit code 1\)"),
+    ):
+        list(run)
 
 
 @pytest.mark.slow

@@ -180,8 +180,9 @@ def _unzip(archive: Path, folder: Path, progress: Progress, budget: Budget) -> N
         total, done = sum(m.file_size for m in members), 0
         for member in members:
             _check_name(archive, member.filename)
-            if stat.S_ISLNK(member.external_attr >> 16):
-                raise _refused(archive, member.filename, "is a link")
+            kind = stat.S_IFMT(member.external_attr >> 16)
+            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):  # 0: not made where files have kinds
+                raise _refused(archive, member.filename, _neither(kind == stat.S_IFLNK))
             if member.flag_bits & 1:
                 raise _refused(archive, member.filename, "needs a password")
         need(total, folder)
@@ -202,6 +203,10 @@ def _untar(archive: Path, folder: Path, progress: Progress, budget: Budget) -> N
             if _clutter(member.name):
                 continue
             _check_name(archive, member.name)
+            # Before anything of it is written, for what tarfile itself checks of a link can be
+            # evaded. In a folder without links no later name leads out.
+            if not (member.isreg() or member.isdir()):
+                raise _refused(archive, member.name, _neither(member.issym() or member.islnk()))
             need(member.size, folder)
             with _refusing(archive, member.name):
                 content.extract(member, folder, filter="data")
@@ -270,6 +275,11 @@ def _refused(archive: Path, member: str, why: str) -> CommunisError:
         f"{archive.name}: refused, for {shortened(member)!r} in it {why}; if you trust it, unpack "
         "it yourself and give the folder instead"
     )
+
+
+def _neither(link: bool) -> str:
+    """Why a member that is neither a file nor a folder is refused: no dataset needs one."""
+    return "is a link" if link else "is neither a file nor a folder"
 
 
 def _clutter(name: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from communis.exchange.privacy.settings import PrivacyConfig
 from communis.fleet.clients import FleetClients
 
 SERVER = -1
+UNDECLARED = "fields that nobody declared"  # the part of all names that a client made up
 
 # What a checkpoint keeps: mu^2 of every client, and the rounds whose cost the log must have.
 SPENT, PAID = "privacy:spent", "privacy:rounds"
@@ -181,14 +182,25 @@ class Protection:
             self.paid = tensors.pop(PAID).tolist()
             self._clip = float(tensors.pop("privacy:clip"))
 
-    def see(self, sent: Iterable[Any]) -> bool:
-        """Looks at what left the clients; whether there was anything new to write down."""
-        before = len(self._left)
-        for message in sent:
+    def see(self, sent: Mapping[int, Any], sound: Collection[int]) -> bool:
+        """Looks at what left the clients; whether there was anything new to write down. sound: the
+        clients whose messages were checked. Names in others may be anything and any number: those
+        that the client's card does not have are one entry of their field."""
+        before = dict(self._left)
+        for client, message in sent.items():
+            made_up: dict[str, int] = {}  # by field: how many numbers
             for key, t in wire.flatten(message).items():
-                if key not in self._left and t.numel():
+                if key in self._left or not t.numel():
+                    continue
+                if client in sound or _declared(key, self.cards[client]):
                     self._left[key] = t.numel(), t.is_floating_point()
-        return len(self._left) > before
+                else:
+                    field = f"{key.partition('/')[0]}/{UNDECLARED}"
+                    made_up[field] = made_up.get(field, 0) + t.numel()
+            for field, numbers in made_up.items():  # the most in one message
+                most, _ = self._left.get(field, (0, True))
+                self._left[field] = max(most, numbers), True
+        return self._left != before
 
     def account(self, ended: int = 0) -> dict[str, Any]:
         """What the run's folder keeps: what was promised, what left the clients, what of
@@ -310,6 +322,13 @@ class Protection:
         assert self._layout is not None
         assert self.central is not None
         return NoisedReplies(self._layout, self._reference(server), total, self.central.q)
+
+
+def _declared(key: str, card: Card) -> bool:
+    """Whether a name in a message that could be read, so that its field is one of the method's, is
+    one that the client's card has."""
+    _, mapped, path = key.partition("/")
+    return not mapped or path in card.shapes or path in card.modalities
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import traceback
@@ -128,6 +129,8 @@ class InProcess:
                     self._hand_out(asks, waiting, letters)
                     ready = wait([worker.pipe for worker in self._pool if worker.asked])
                     for worker in [w for w in self._pool if w.pipe in ready]:
+                        if not worker.ready():
+                            continue
                         index, answer = worker.receive()
                         answers[index] = answer
                         waiting.extendleft(worker.give_back())
@@ -178,21 +181,51 @@ class _Worker:
     pipe: Connection
 
     def __init__(self, context: Any, job: tuple[Any, ...], outbox: Path) -> None:
-        self._context, self._arguments = context, (job, str(outbox), os.getpid())
+        self._context, self._job, self._outbox = context, job, str(outbox)
         self.asked: deque[tuple[int, int]] = deque()  # index and client of every ask not answered
         self._lost: list[int] = []  # asks that lay ready for a process that died
         self._start()
 
     def _start(self) -> None:
+        """A forked process has the job in its memory. Others get it through the pipe, which breaks
+        if they die; multiprocessing's own way would wait for them to read it."""
+        self._greeted = False  # whether it has said that it is there
         self.pipe, theirs = self._context.Pipe()
+        forked = self._context.get_start_method() == "fork"
+        job = self._job if forked else None
         self._process = self._context.Process(
-            target=_serve, args=(theirs, *self._arguments), daemon=True
+            target=_serve, args=(theirs, job, self._outbox, os.getpid()), daemon=True
         )
         with warnings.catch_warnings():
             # Newer Pythons warn of any fork beside a thread; the only other one is a progress bar.
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process.start()
         theirs.close()
+        if not forked:
+            try:
+                self.pipe.send_bytes(pickle.dumps(self._job, pickle.HIGHEST_PROTOCOL))
+            except OSError:
+                raise self._stillborn() from None
+
+    def ready(self) -> bool:
+        """Whether what lies in the pipe is an answer: the first that a process says is that it is
+        there. One that dies before would die again."""
+        if self._greeted:
+            return True
+        try:
+            self.pipe.recv()
+        except (EOFError, ConnectionError):
+            raise self._stillborn() from None
+        self._greeted = True
+        return False
+
+    def _stillborn(self) -> CommunisError:
+        self._process.join()
+        return CommunisError(
+            f"a worker process died while it started (exit code {self._process.exitcode}); if "
+            "nothing above says why, there may not be enough memory: set run.workers to a smaller "
+            "number, or to 1 to work without such processes"
+        )
 
     def send(self, index: int, ask: Ask, letter: bytes | str) -> None:
         try:
@@ -236,14 +269,17 @@ class _Worker:
         self.pipe.close()
 
 
-def _serve(pipe: Connection, job: tuple[Any, ...], outbox: str, parent: int) -> None:
-    """The worker's loop. Ctrl-C and SIGTERM, which a group of processes gets as one, are for the
-    parent: it finishes the round and then stops the workers. A parent that was killed cannot; its
-    workers see that it is gone."""
+def _serve(pipe: Connection, job: tuple[Any, ...] | None, outbox: str, parent: int) -> None:
+    """The worker's loop; a job that is None comes through the pipe. Ctrl-C and SIGTERM, which a
+    group of processes gets as one, are for the parent: it finishes the round and then stops the
+    workers. A parent that was killed cannot; its workers see that it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     torch.set_num_threads(1)
     keep_freed_memory()
+    if job is None:
+        job = pickle.loads(pipe.recv_bytes())  # from our own parent
+    pipe.send(None)
     executor: Executor | None = None
     for letter_number in count():
         while not pipe.poll(PATIENCE):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from communis import CommunisError, State
-from communis.core.contract import Card
+from communis.core.contract import Card, Sent
 from communis.core.replies import presence, samples, uniform
 from communis.exchange.privacy.central import Central, Layout, NoisedReplies, blind, layout
 from communis.exchange.privacy.messages import blank, fractions
@@ -46,7 +46,7 @@ CARDS = [BOTH, BOTH, ONE]
 
 
 def whole() -> Layout:
-    return layout(Up, CARDS, lambda c: list(c.params))
+    return layout(Up, CARDS, lambda c: Sent(list(c.params)))
 
 
 def flat(**values: Any) -> dict[str, Tensor]:
@@ -69,9 +69,9 @@ def test_the_layout_is_that_of_all_clients() -> None:
 
 def test_messages_that_cannot_be_noised_are_refused() -> None:
     with pytest.raises(CommunisError, match=r"whole numbers \(n\)"):
-        layout(Counted, CARDS, lambda c: list(c.params))
+        layout(Counted, CARDS, lambda c: Sent(list(c.params)))
     with pytest.raises(CommunisError, match="extent of field t is not declared"):
-        layout(Undeclared, CARDS, lambda c: list(c.params))
+        layout(Undeclared, CARDS, lambda c: Sent(list(c.params)))
 
 
 def test_clients_are_drawn_by_coins() -> None:
@@ -99,7 +99,7 @@ def test_the_whole_message_is_clipped_before_it_is_summed() -> None:
 def test_the_noise_is_on_everything_whoever_came() -> None:
     """z C on the sum; also for parts of the model that nobody of the round has, and for nobody."""
     big = Card(0, (), {"a": (50_000,)}, 1, {}, {"classes": 3})
-    shape = layout(Up, [big], lambda c: ["a"])
+    shape = layout(Up, [big], lambda c: Sent(["a"]))
     for clients in (0, 3):
         sent = [blank(Up, big, ["a"])] * clients
         made = Central(2.0, 5.0, 0.5).release(sent, {}, shape, 5.0, 1, np.random.default_rng(0))
@@ -147,7 +147,7 @@ def test_the_bound_follows_the_quantile() -> None:
     exp(rate quantile)."""
     central = Central(1e-9, 1.0, 1.0, quantile=0.3, rate=0.2)
     many = [Card(i, (), BOTH.params, 1, {}, {"classes": 3}) for i in range(2000)]
-    shape = layout(Up, many, lambda c: list(c.params))
+    shape = layout(Up, many, lambda c: Sent(list(c.params)))
     for length, expected in ((0.5, math.exp(-0.2 * 0.7)), (2.0, math.exp(0.2 * 0.3))):
         up = blank(Up, BOTH, ["a", "b"]) | flat(d_a=[length, 0.0])
         made = central.release([up] * 2000, {}, shape, 1.0, 1, np.random.default_rng(0))
@@ -157,7 +157,7 @@ def test_the_bound_follows_the_quantile() -> None:
 def test_the_share_below_the_bound_costs_a_part_of_the_budget() -> None:
     """1 / z^2 is the sum of both parts: sums get more noise than without the quantile."""
     big = Card(0, (), {"a": (50_000,)}, 1, {}, {"classes": 3})
-    shape = layout(Up, [big], lambda c: ["a"])
+    shape = layout(Up, [big], lambda c: Sent(["a"]))
     plain, adaptive = (
         Central(2.0, 1.0, 1.0, quantile=quantile, rate=0.2)
         .release([], {}, shape, 1.0, 1, np.random.default_rng(0))
@@ -180,7 +180,7 @@ def test_a_blind_card_tells_no_numbers() -> None:
 def test_the_quantile_is_that_of_all_clients_even_if_they_share_nothing() -> None:
     """Two groups with a part each: the bound goes by both together."""
     mixed = [Card(i, (), {f"part{i % 2}": (1,)}, 1, {}, {"classes": 3}) for i in range(2000)]
-    shape = layout(Up, mixed, lambda c: list(c.params))
+    shape = layout(Up, mixed, lambda c: Sent(list(c.params)))
     sent = [blank(Up, c, list(c.params)) for c in mixed]  # all of length 0, so below the bound
     central = Central(1e-9, 1.0, 1.0, quantile=0.5, rate=0.2)
     made = central.release(sent, {}, shape, 1.0, 1, np.random.default_rng(0))
