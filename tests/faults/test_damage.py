@@ -7,8 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
@@ -235,16 +235,12 @@ def test_a_run_without_its_last_checkpoint_is_not_finished(tmp_path: Path) -> No
     assert not job.finished
 
 
-@pytest.mark.slow
-def test_a_folder_in_use_is_not_removed(tmp_path: Path) -> None:
-    arguments = ["compare", "fedavg", "--on", "synthetic", "--seeds", "1", "--into", str(tmp_path)]
-    small = ["--name", "a", "--set", "run.rounds=1", "--set", "run.workers=1"]
-    assert CliRunner().invoke(app, [*arguments, *small]).exit_code == 0
-    (folder,) = [path.parent for path in tmp_path.rglob("records.jsonl")]
+@contextmanager
+def in_use(folder: Path) -> Iterator[None]:
+    """By another process."""
     code = (
-        "import sys, time; from pathlib import Path; from communis.run.folder import RunFolder\n"
-        "folder = RunFolder(Path(sys.argv[1])); folder.open(); print('locked', flush=True)\n"
-        "sys.stdin.read()"
+        "import sys; from pathlib import Path; from communis.core.claim import Claim\n"
+        "claim = Claim(Path(sys.argv[1])); print('claimed', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code, str(folder)],
@@ -253,13 +249,32 @@ def test_a_folder_in_use_is_not_removed(tmp_path: Path) -> None:
         env=os.environ,
     ) as other:
         assert other.stdout is not None
-        assert other.stdout.readline().strip() == b"locked"
-        result = CliRunner().invoke(app, [*arguments, *small, "--fresh"])
-        assert result.exit_code != 0
-        assert (folder / "records.jsonl").exists()
+        assert other.stdout.readline().strip() == b"claimed"
+        yield
         assert other.stdin is not None
         other.stdin.close()
+
+
+def test_a_folder_in_use_is_not_removed(tmp_path: Path) -> None:
+    """Nor are those of the same comparison that nobody uses."""
+    methods = ["fedavg", "local"]
+    arguments = ["compare", *methods, "--on", "synthetic", "--seeds", "1", "--into", str(tmp_path)]
+    small = ["--name", "a", "--set", "run.rounds=1", "--set", "run.workers=1"]
+    assert CliRunner().invoke(app, [*arguments, *small]).exit_code == 0
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("records.jsonl")}
+    assert [path.parent.parent.name for path in sorted(before)] == methods
+    for folder in (tmp_path / "a" / "local" / "seed0", tmp_path / "a"):
+        with in_use(folder):
+            result = CliRunner().invoke(app, [*arguments, *small, "--fresh"])
+            assert isinstance(result.exception, CommunisError)
+            assert f"{folder}: another process is working on" in str(result.exception)
+        now = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("records.jsonl")}
+        assert now == before
     assert CliRunner().invoke(app, [*arguments, *small, "--fresh"]).exit_code == 0
+    now = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("records.jsonl")}
+    assert now.keys() == before.keys()
+    assert now != before
+    assert not list(tmp_path.rglob(".*"))
 
 
 def flipped(path: Path, rng: np.random.Generator) -> None:

@@ -118,6 +118,23 @@ def test_folders_of_the_living_and_of_strangers_stay(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [mine]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no such locks")
+def test_folders_that_were_never_finished_are_swept_after_a_day(tmp_path: Path) -> None:
+    """Their owner was killed before or after it made its file; a young one may still be there."""
+    for name in ("old-empty", "old-owned", "old-strange", "new-empty", "new-owned"):
+        folder = tmp_path / f".communis-{name}"
+        folder.mkdir()
+        if "owned" in name:
+            (folder / "owner.lock").touch()
+        if "strange" in name:
+            (folder / "letter").touch()
+        if "old" in name:
+            os.utime(folder, (0, 0))
+    Scratch(tmp_path).close()
+    left = sorted(path.name.removeprefix(".communis-") for path in tmp_path.iterdir())
+    assert left == ["new-empty", "new-owned", "old-strange"]
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork")
 def test_a_fork_does_not_remove_the_folder_of_its_parent(tmp_path: Path) -> None:
     scratch = Scratch(tmp_path)
@@ -136,6 +153,8 @@ def test_a_fork_does_not_remove_the_folder_of_its_parent(tmp_path: Path) -> None
 def test_a_place_without_room_for_temporary_folders_is_named(tmp_path: Path) -> None:
     with pytest.raises(CommunisError, match=r"gone: no temporary folder.*set .* TMPDIR"):
         Scratch(tmp_path / "gone")
+    with pytest.raises(CommunisError, match=r"gone: no temporary folder.*set .* COMMUNIS_DATA to"):
+        Scratch(tmp_path / "gone", variable="COMMUNIS_DATA")
 
 
 def test_a_mistake_of_ours_is_one_line_and_a_file(

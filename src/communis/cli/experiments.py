@@ -75,8 +75,9 @@ def compare(
             for method in dict.fromkeys(base.compare):
                 run = replace(config.under(method), seed=seed)
                 todo.append(Job(run, place / run.label / f"seed{seed}", on))
-    jobs.prepare(todo, fresh)
-    jobs.carry_out(todo, home, metric, quiet, json)
+    with jobs.claimed(home):
+        jobs.prepare(todo, fresh)
+        jobs.carry_out(todo, home, metric, quiet, json)
     jobs.conclude(
         [job.folder for job in todo], home, metric, select, target or (), base.name, quiet, json
     )
@@ -98,8 +99,9 @@ def resume(
         settings_in(path)  # else a file that lost them would be read as the default experiment
     todo = [Job(configs.load(str(path / "config.toml")), path) for path in found]
     todo.sort(key=lambda job: (job.config.seed, *job.config.cell.values()))  # by shared fleets
-    jobs.refuse_mixed(todo)
-    jobs.carry_out(todo, folder, metric, quiet, json)
+    with jobs.claimed(folder):
+        jobs.refuse_mixed(todo)
+        jobs.carry_out(todo, folder, metric, quiet, json)
     jobs.conclude(found, folder, metric, select, target or (), todo[0].config.name, quiet, json)
 
 

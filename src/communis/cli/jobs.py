@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ import typer
 from communis.cli.console import err, out, say
 from communis.cli.terminal import Display, Stop, as_json, results, stop_after_round
 from communis.core import memory
+from communis.core.claim import LOCK, Claim
 from communis.core.disk import replace_file
 from communis.core.errors import CommunisError
 from communis.core.plugins import nearest
@@ -99,10 +101,10 @@ def prepare(jobs: Sequence[Job], fresh: bool) -> None:
             raise CommunisError(
                 f"{job.folder}: the folder of both ({other.label}) and ({job.label}); rename one"
             )
+    if fresh:
+        _remove([job.folder for job in jobs if (job.folder / "config.toml").exists()])
     for job in jobs:
         path = job.folder / "config.toml"
-        if fresh and path.exists():
-            RunFolder(job.folder).remove()
         begun = (
             job.folder / "records.jsonl"
         ).exists()  # else it was refused before its first round
@@ -120,6 +122,35 @@ def write_down(jobs: Sequence[Job]) -> None:
     for job in jobs:
         job.folder.mkdir(parents=True, exist_ok=True)
         replace_file(job.folder / "config.toml", job.config.to_toml().encode())
+
+
+def _remove(paths: Sequence[Path]) -> None:
+    """All of these runs, or none: if one is in use, the others stay too."""
+    folders = [RunFolder(path) for path in paths]
+    try:
+        for folder in folders:
+            folder.open()
+        for folder in folders:
+            folder.remove()
+    finally:
+        for folder in folders:
+            folder.close()
+
+
+@contextmanager
+def claimed(home: Path) -> Iterator[None]:
+    """No other process works on this comparison meanwhile. The folder of a single run has a claim
+    of its own."""
+    if (home / "config.toml").exists():
+        yield
+        return
+    claim = Claim(home)
+    try:
+        yield
+    finally:
+        if [path.name for path in home.iterdir()] == [LOCK]:  # all was refused
+            shutil.rmtree(home)
+        claim.close()
 
 
 def _refuse_unreadable(config: Config) -> None:

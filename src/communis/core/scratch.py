@@ -11,14 +11,17 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 from communis.core.errors import CommunisError
 
 OWNER = "owner.lock"  # without this file in it, a folder is none of ours and is left alone
-PREFIX = "communis-"
+PREFIX = "communis-"  # with a dot before it while the folder is being made
+ABANDONED = 24 * 3600  # seconds after which nobody is making a folder any more
 
 
 class Scratch:
@@ -34,7 +37,7 @@ class Scratch:
         except OSError as error:
             raise CommunisError(
                 f"{home}: no temporary folder can be made there ({error.strerror or error}); make "
-                "room, or set the environment variable TMPDIR to a folder with some"
+                f"room, or set the environment variable {variable} to a folder with some"
             ) from error
         self._finalizer = weakref.finalize(self, _remove, self.path, lock, os.getpid())
 
@@ -54,11 +57,17 @@ class Scratch:
 
 
 def sweep(home: Path) -> None:
-    """Removes the folders there whose owner is gone."""
-    for path in sorted(home.glob(f"{PREFIX}*")):
+    """Removes the folders there whose owner is gone, those included that were never finished."""
+    for path in [*sorted(home.glob(f"{PREFIX}*")), *sorted(home.glob(f".{PREFIX}*"))]:
+        unfinished = path.name.startswith(".")
+        if unfinished and not _abandoned(path):  # its owner may be about to take the lock
+            continue
         try:
             lock = os.open(path / OWNER, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
         except OSError:  # no folder of ours, or somebody else's
+            if unfinished:
+                with suppress(OSError):  # not empty, or not ours to remove
+                    path.rmdir()
             continue
         try:
             if _lock(lock):
@@ -67,8 +76,15 @@ def sweep(home: Path) -> None:
             os.close(lock)
 
 
+def _abandoned(path: Path) -> bool:
+    try:
+        return time.time() - path.lstat().st_mtime > ABANDONED
+    except OSError:  # finished meanwhile
+        return False
+
+
 def _owned(home: Path) -> tuple[Path, int]:
-    """A new folder and its lock. It gets the name that `sweep` looks for when the lock is taken."""
+    """A new folder and its lock. It gets its name when the lock is taken."""
     made = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=home))
     lock = os.open(made / OWNER, os.O_CREAT | os.O_RDWR, 0o600)
     _lock(lock)

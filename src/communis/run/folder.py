@@ -45,6 +45,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from communis.core import disk
+from communis.core.claim import Claim
 from communis.core.disk import DamagedError
 from communis.core.errors import CommunisError
 from communis.core.finite import strict
@@ -84,24 +85,26 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock: int | None = None
+        self._claim: Claim | None = None
 
     def open(self) -> None:
-        disk.make_folder(self.path)
-        self._lock = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR)
-        if not _locked(self._lock):
-            raise CommunisError(f"{self.path}: another process is working on this run")
+        self._claim = self._claim or Claim(self.path)
 
     def close(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        if self._claim is not None:
+            self._claim.close()
+            self._claim = None
 
     def remove(self) -> None:
-        """The folder with all that is in it; refused while another process works on it."""
+        """The folder with all that is in it; refused while somebody else works on it. It is moved
+        away first: in a folder that is half gone, another process could take a new lock."""
         self.open()
+        aside = self.path.with_name(f".{self.path.name}.removed")
         try:
-            shutil.rmtree(self.path)
+            shutil.rmtree(aside, ignore_errors=True)  # of a removal that was killed
+            self.path.rename(aside)
+            (aside / "config.toml").unlink(missing_ok=True)  # what is left now is no run
+            shutil.rmtree(aside)
         finally:
             self.close()
 
@@ -408,17 +411,3 @@ def environment() -> dict[str, Any]:
 def _number(value: float | None) -> float:
     """The reverse of `strict`."""
     return math.nan if value is None else value
-
-
-def _locked(file: int) -> bool:
-    """An exclusive lock for this process; the system releases it when the process ends. Where
-    there are no such locks (Windows), none is taken."""
-    try:
-        import fcntl
-    except ImportError:
-        return True
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

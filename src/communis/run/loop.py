@@ -96,22 +96,31 @@ class Run:
             folder = self._scratch.path / "run"
         self.folder = RunFolder(Path(folder))
         self.folder.open()
-        self._saved = self._restore()
-        if self._saved < 0:
+        try:
+            self._saved = self._begin(config)
+            self.backend = backend or InProcess(
+                self._fleet,
+                self.folder.clients,
+                workers=self.plan.workers,
+                device=self.plan.device,
+                subsets=self.plan.eval_subsets,
+                start_method=self.plan.start_method,
+                guard=self._privacy.guard,
+            )
+            self._commit()
+        except BaseException:  # else the folder would be in use for as long as the error is kept
+            self.folder.close()
+            raise
+
+    def _begin(self, config: str) -> int:
+        """Goes on from the folder's checkpoint, or writes down what begins; the round saved."""
+        saved = self._restore()
+        if saved < 0:
             hears = self.topology.describe(len(self._fleet.fleet))
             about = {"topology": hears, **self._evaluation()}
             self.folder.describe(config, self._fleet, about)
         self.folder.account(self._privacy.account())
-        self.backend = backend or InProcess(
-            self._fleet,
-            self.folder.clients,
-            workers=self.plan.workers,
-            device=self.plan.device,
-            subsets=self.plan.eval_subsets,
-            start_method=self.plan.start_method,
-            guard=self._privacy.guard,
-        )
-        self._commit()
+        return saved
 
     def __iter__(self) -> Iterator[RoundRecord]:
         while self.round < self.plan.rounds and not self._privacy.over(self.round + 1):

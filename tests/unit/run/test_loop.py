@@ -256,6 +256,7 @@ def test_a_crash_before_the_first_checkpoint_leaves_no_trace(tmp_path: Path) -> 
     run = Run(mixed_fleet(), FedAvg(), plan, folder=tmp_path)
     next(iter(run))
     run.backend.close()
+    run.folder.close()  # as the system does when a process ends
     with (tmp_path / "records.jsonl").open("a") as file:
         file.write('{"round": 2, "coh')
     with Run(mixed_fleet(), FedAvg(), plan, folder=tmp_path) as again:
@@ -306,6 +307,24 @@ def test_a_model_that_diverges_is_refused_and_said_so(tmp_path: Path, workers: i
     with out.capture() as shown:
         out.print(comparison([row], "accuracy"))
     assert re.search(r"refused\n.* 15\n", shown.get())
+
+
+def test_a_process_works_on_a_folder_once(tmp_path: Path) -> None:
+    """As in a notebook, where a cell runs twice."""
+    take = "import fcntl; fcntl.lockf(open('lock', 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    first = Run(mixed_fleet(), FedAvg(), QUICK, folder=tmp_path)
+    with pytest.raises(
+        CommunisError, match=f"{tmp_path.name}: this process is working on it already"
+    ):
+        Run(mixed_fleet(), FedAvg(), QUICK, folder=tmp_path / ".." / tmp_path.name)
+    other = subprocess.run([sys.executable, "-c", take], cwd=tmp_path, stderr=-1, check=False)
+    assert b"BlockingIOError" in other.stderr  # the refusal has not given up the lock
+    first.close()
+    second = Run(mixed_fleet(), FedAvg(), QUICK, folder=tmp_path)
+    del first, second  # nobody closed it
+    with pytest.raises(CommunisError, match="another experiment"):
+        Run(mixed_fleet(), FedAvg(lr=0.5), QUICK, folder=tmp_path)
+    Run(mixed_fleet(), FedAvg(), QUICK, folder=tmp_path).close()
 
 
 @pytest.mark.slow
