@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -29,6 +30,7 @@ from communis.exchange.privacy.settings import PrivacyConfig
 from communis.results.compare import collect
 from communis.results.finished import read
 from communis.results.verdict import verdict
+from communis.run.folder import STATES, Checkpoint, RunFolder
 from tests.faults.hostile_configs import BASE, attempt, damaged, look
 from tests.faults.test_power_cuts import content
 from tests.fleets import make, mixed_fleet
@@ -275,6 +277,32 @@ def test_a_folder_in_use_is_not_removed(tmp_path: Path) -> None:
     assert now.keys() == before.keys()
     assert now != before
     assert not list(tmp_path.rglob(".*"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are text elsewhere")
+def test_a_folder_whose_name_is_not_utf8_is_refused_by_name(tmp_path: Path) -> None:
+    """Its files are sound, so nobody is told to begin anew."""
+    run(tmp_path / "sound", rounds=1)
+    strange = tmp_path / os.fsdecode(b"a\xffb")
+    (tmp_path / "sound").rename(strange)
+    for look_at in (lambda: run(strange, rounds=1), lambda: read(strange)):
+        with pytest.raises(CommunisError, match=r"this name is not UTF-8.*; rename it"):
+            look_at()
+
+
+def test_checkpoints_hold_all_kinds_of_numbers(tmp_path: Path) -> None:
+    """Also those that NumPy has not."""
+    folder = RunFolder(tmp_path)
+    kinds = (torch.bfloat16, torch.float16, torch.float64, torch.bool, torch.int8)
+    tensors = {str(kind): torch.tensor([[0, 1], [1, 0]]).to(kind) for kind in kinds}
+    tensors |= {STATES: torch.tensor(3), "none": torch.zeros(0, 2)}
+    folder.save(Checkpoint(1, "an experiment", tensors))
+    found = folder.last().tensors
+    assert all(torch.equal(found[key], tensor) for key, tensor in tensors.items())
+    path = tmp_path / "checkpoint.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x07")
+    with pytest.raises(disk.DamagedError, match="does not have the digest in it"):
+        folder.last()
 
 
 def flipped(path: Path, rng: np.random.Generator) -> None:

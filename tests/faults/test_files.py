@@ -294,6 +294,8 @@ def other(read, path):
         os.kill(os.getpid(), 11)
     if path.endswith("slow.mat"):
         time.sleep(60)
+    if path.endswith("taken over.mat"):
+        return [b"cos\\nmkdir\\n(V" + path.encode() + b" ran\\ntR."]
     return answer(read, path)
 made["main"].__globals__["answer"] = other
 made["main"]()
@@ -323,6 +325,26 @@ def test_what_is_read_is_what_was_written(mat: Path) -> None:
     assert found["x"].tolist() == np.arange(12.0).reshape(3, 4).tolist()
     found["x"][0] = 1  # it is the caller's
     assert found["name"].item() == "walk"
+
+
+@pytest.mark.usefixtures("fresh")
+def test_a_process_that_a_file_has_taken_over_runs_nothing_here(mat: Path) -> None:
+    bad = mat.rename(mat.with_name("taken over.mat"))
+    with pytest.raises(CommunisError, match=r"taken over\.mat.* asks for os\.mkdir"):
+        matlab(bad)
+    assert not bad.with_name("taken over.mat ran").exists()
+    assert "x" in matlab(bad.rename(mat))
+
+
+def test_all_that_matlab_files_hold_comes_back(tmp_path: Path) -> None:
+    cells = np.array([np.arange(3), "walk"], dtype=object)
+    held = {"z": np.array([1 + 2j]), "cells": cells, "s": {"a": [1.5], "b": {"c": "x"}}}
+    savemat(tmp_path / "all.mat", {**held, "flag": np.array([True]), "none": np.zeros((0, 3))})
+    found = matlab(tmp_path / "all.mat")
+    assert found["z"].item() == 1 + 2j
+    assert found["cells"][0, 1].item() == "walk"
+    assert found["s"]["b"][0, 0]["c"].item().item() == "x"
+    assert found["none"].shape == (0, 3)
 
 
 def test_one_process_reads_many_files(mat: Path) -> None:

@@ -188,3 +188,39 @@ def test_nothing_is_imported_from_the_working_folder(tmp_path: Path) -> None:
         check=False,
     )
     assert (done.returncode, "it ran" in done.stdout) == (0, False), done
+
+
+@pytest.mark.parametrize("text", ["half a character: \ud800", "a folder: a\udcffb", "\x1b[31m"])
+def test_a_mistake_of_ours_may_quote_anything(
+    text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError(text)
+
+    monkeypatch.setattr(cli, "app", broken)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
+    said = capsys.readouterr().err.rstrip("\n")
+    assert said.startswith("error: communis failed with ZeroDivisionError: ")
+    assert said.isprintable()
+    (file,) = tmp_path.iterdir()
+    assert "ZeroDivisionError" in file.read_text()
+
+
+def test_a_mistake_of_ours_without_room_for_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError("an oversight")
+
+    monkeypatch.setattr(cli, "app", broken)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
+    said = capsys.readouterr().err
+    assert "ZeroDivisionError: an oversight" in said
+    assert "its traceback could not be written: No such file or directory" in said
+    assert "Traceback" not in said

@@ -75,6 +75,7 @@ def compare(
             for method in dict.fromkeys(base.compare):
                 run = replace(config.under(method), seed=seed)
                 todo.append(Job(run, place / run.label / f"seed{seed}", on))
+    jobs.refuse_shared(todo)
     with jobs.claimed(home):
         jobs.prepare(todo, fresh)
         jobs.carry_out(todo, home, metric, quiet, json)

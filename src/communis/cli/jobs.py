@@ -91,9 +91,8 @@ def free(folder: Path) -> Path:
     return taken
 
 
-def prepare(jobs: Sequence[Job], fresh: bool) -> None:
-    """Earlier results of other settings are not mixed in; with `fresh` earlier results of these
-    jobs are removed."""
+def refuse_shared(jobs: Sequence[Job]) -> None:
+    """Every job must have a folder of its own."""
     taken: dict[str, Job] = {}
     for job in jobs:
         other = taken.setdefault(str(job.folder).casefold(), job)  # case matters not everywhere
@@ -101,6 +100,11 @@ def prepare(jobs: Sequence[Job], fresh: bool) -> None:
             raise CommunisError(
                 f"{job.folder}: the folder of both ({other.label}) and ({job.label}); rename one"
             )
+
+
+def prepare(jobs: Sequence[Job], fresh: bool) -> None:
+    """Earlier results of other settings are not mixed in; with `fresh` earlier results of these
+    jobs are removed."""
     if fresh:
         _remove([job.folder for job in jobs if (job.folder / "config.toml").exists()])
     for job in jobs:

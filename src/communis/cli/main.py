@@ -234,16 +234,29 @@ def main() -> None:
     except Exception as error:
         if memory.is_short(error):
             _fail(memory.SHORT, 2)
-        with tempfile.NamedTemporaryFile(
-            "w", prefix="communis-traceback-", suffix=".txt", delete=False, encoding="utf-8"
-        ) as file:
-            file.write(traceback.format_exc())
         what = readable(f"{type(error).__name__}: {error}")
         _fail(
             f"communis failed with {what}; this should not happen, please report it with "
-            f"{file.name}",
+            f"{_kept_traceback()}",
             1,
         )
+
+
+def _kept_traceback() -> str:
+    """The file that holds the traceback of the error at hand, or why there is none."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w",
+            prefix="communis-traceback-",
+            suffix=".txt",
+            delete=False,
+            encoding="utf-8",
+            errors="backslashreplace",  # of a name that is not UTF-8
+        ) as file:
+            file.write(traceback.format_exc())
+    except OSError as error:
+        return f"what you did (its traceback could not be written: {error.strerror or error})"
+    return file.name
 
 
 def _fail(why: str, code: int) -> NoReturn:

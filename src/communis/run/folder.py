@@ -84,6 +84,13 @@ class RunFolder:
     """Reading needs nothing but the path; `open` makes the rooms and takes the lock to write."""
 
     def __init__(self, path: Path) -> None:
+        try:
+            str(path).encode()
+        except UnicodeEncodeError:  # else sound files in it would seem to be damaged
+            raise CommunisError(
+                f"{path}: this name is not UTF-8, and checkpoints and tables cannot be read from "
+                "such a folder; rename it"
+            ) from None
         self.path = path
         self._claim: Claim | None = None
 
@@ -242,11 +249,15 @@ class RunFolder:
         except (SafetensorError, OSError, KeyError, ValueError, TypeError):
             return 0
 
+    def last(self) -> Checkpoint:
+        """The last checkpoint; DamagedError if its content is not what was written."""
+        return _unpacked(self._checkpoint)
+
     def tensor(self, name: str) -> Tensor | None:
         """One tensor of the last checkpoint; None if there is no such thing."""
         if not self._checkpoint.exists():
             return None
-        return _unpacked(self._checkpoint).tensors.get(name)
+        return self.last().tensors.get(name)
 
     def paid(self) -> list[int]:
         """The rounds of which the log says what they cost in privacy."""
@@ -358,7 +369,8 @@ def _digest(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     for key in sorted(tensors):
         tensor = tensors[key]
         found.update(repr((key, str(tensor.dtype), tuple(tensor.shape))).encode())
-        found.update(tensor.contiguous().numpy().tobytes())
+        # As bytes, for NumPy has not all kinds of numbers that torch has.
+        found.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
 
 

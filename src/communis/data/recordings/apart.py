@@ -4,6 +4,7 @@ their own (`apart_child.py`), within limits. One process reads many files."""
 from __future__ import annotations
 
 import atexit
+import io
 import json
 import math
 import os
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from communis.core.memory import amount, available
+from communis.data.recordings.apart_child import Arrays
 
 CHILD = Path(__file__).with_name("apart_child.py")
 SHARE = 2  # of the free memory one half is the child's: what it has read is there twice for a while
@@ -30,6 +32,18 @@ class UnreadError(Exception):
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text or kind)
         self.kind = kind
+
+
+class _Answer(Arrays):
+    """Calls nothing but what makes arrays and numbers: a file may have taken over the process that
+    read it."""
+
+    allowed = Arrays.allowed | {
+        ("builtins", "complex"),
+        ("scipy.io.matlab._mio5_params", "MatlabFunction"),  # these are arrays too
+        ("scipy.io.matlab._mio5_params", "MatlabObject"),
+        ("scipy.io.matlab._mio5_params", "MatlabOpaque"),
+    }
 
 
 class Reader:
@@ -66,9 +80,11 @@ class Reader:
             process.stdin.write(json.dumps(str(path)).encode() + b"\n")
             process.stdin.flush()
             first, *arrays = _parts(process.stdout)
-            # From our own child, which made it of what the file holds.
-            found: tuple[bool, Any] = pickle.loads(first, buffers=arrays)
+            found: tuple[bool, Any] = _Answer(io.BytesIO(first), buffers=arrays).load()
             return found
+        except pickle.UnpicklingError as error:
+            self.close()
+            return False, ("UnpicklingError", f"the answer of the process that read it: {error}")
         except (BrokenPipeError, EOFError):
             code = process.wait()
         except BaseException:  # else the next file would get the answer that is still to come

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.torch
 import torch
 
 from communis.core.arrays import Array
@@ -125,10 +124,7 @@ def membership(folder: Path, told: Callable[[int, int], None] | None = None) -> 
         )
     if not RunFolder(folder).records():
         raise CommunisError(f"{folder}: no round is finished, so nobody is a member yet")
-    try:
-        safetensors.torch.load_file(folder / "checkpoint.safetensors")
-    except (safetensors.SafetensorError, OSError) as error:
-        raise CommunisError(f"{folder}: its checkpoint cannot be read ({error})") from None
+    RunFolder(folder).last()  # before the data are read: refuses one that is damaged
     config = load(str(folder / "config.toml"))
     with Scratch() as scratch:
         copied = scratch / "run"  # opening a run writes
@@ -158,7 +154,7 @@ def _losses(
     """Of the finished model and of the untrained one, by split."""
     fleet, method = config.make_fleet(), config.make_method()
     plan = replace(config.run, workers=1)
-    since = safetensors.torch.load_file(folder / "checkpoint.safetensors")["clients"].tolist()
+    since = RunFolder(folder).last().states.tolist()
     with Run(
         fleet,
         method,

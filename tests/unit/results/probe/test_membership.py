@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from communis.core.errors import CommunisError
 from communis.core.settings import build
@@ -20,7 +21,9 @@ from communis.results.probe.membership import (
     separation,
 )
 from communis.run.config import Config
+from communis.run.folder import STATES, Checkpoint, RunFolder
 from communis.run.loop import Run
+from tests.unit.folders import write
 
 STREAMS = Streams(0)
 
@@ -127,4 +130,14 @@ def test_private_models_are_attacked_with_their_private_part(tmp_path: Path) -> 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CommunisError, match=r"no checkpoint\.safetensors"):
+        membership(tmp_path)
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    """One that could still be read, with another number in it."""
+    write(tmp_path, "a", 0, {"test.accuracy": [{0: 0.5}]})
+    RunFolder(tmp_path).save(Checkpoint(1, "", {STATES: torch.zeros(2, dtype=torch.int64)}))
+    path = tmp_path / "checkpoint.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x07")
+    with pytest.raises(CommunisError, match=r"checkpoint\.safetensors is damaged"):
         membership(tmp_path)
