@@ -402,6 +402,7 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
         ("fleet.json", b'{"labels": [], "clients": [], "pooled": false, "attackers": 3}'),
         ("fleet.json", b'{"labels": [], "clients": [], "pooled": false, "notes": [{}]}'),
         ("fleet.json", b'{"labels": [], "clients": [], "pooled": false, "brought": 1}'),
+        ("fleet.json", b'{"labels": [], "clients": [], "pooled": false, "evaluation": {"of": 2}}'),
     ],
 )
 def test_a_folder_that_cannot_be_read_is_one_line(

@@ -119,6 +119,9 @@ def check_fleet(path: Path, found: Any) -> None:
         check(path, client, CLIENT, f"clients[{number}]")
         if client.get("id", number) != number:
             raise _not_as_written(path, f"client {number} is called {shown(client['id'])}")
+    evaluation = found.get("evaluation")
+    if evaluation and not {"clients", "of"} <= evaluation.keys():
+        raise _not_as_written(path, "evaluation does not say how many clients of how many")
     topology = found.get("topology") or {}
     check(path, topology, TOPOLOGY, "topology")
     together = (*(topology.get("edges") or ()), *(topology.get("parts") or ()))
