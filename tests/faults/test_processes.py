@@ -95,7 +95,7 @@ def test_what_a_killed_run_left_in_memory_and_on_disk_is_swept(
     for pid in map(int, workers):  # they hold the lock until they see that their parent is gone
         with suppress(psutil.NoSuchProcess):
             psutil.Process(pid).wait(timeout=60)
-    assert Path(mail).exists()
+    # Shared memory is everybody's: another process of this machine may have swept `mail` already.
     assert Path(states).parent == tmp_path
     assert Path(states).exists()
     with Run(mixed_fleet(), FedAvg(), Plan(rounds=0, workers=1)):

@@ -188,6 +188,7 @@ def test_resume_needs_only_the_folder_and_drops_what_came_after_the_checkpoint(
     for _ in range(3):
         next(rounds)
     run.backend.close()  # a crash after round 3: nothing is saved on the way out
+    run.folder.close()
     with (tmp_path / "cut" / "records.jsonl").open("a") as file:
         file.write('{"round": 4, "coh')  # cut short in the middle of a line
     with Run(mixed_fleet(), make("fedper"), plan, folder=tmp_path / "cut") as again:
