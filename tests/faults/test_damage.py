@@ -301,7 +301,7 @@ def test_checkpoints_hold_all_kinds_of_numbers(tmp_path: Path) -> None:
     assert all(torch.equal(found[key], tensor) for key, tensor in tensors.items())
     path = tmp_path / "checkpoint.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"\x07")
-    with pytest.raises(disk.DamagedError, match="does not have the digest in it"):
+    with pytest.raises(disk.DamagedError, match="does not match its digest"):
         folder.last()
 
 

@@ -1,24 +1,25 @@
-"""TOML -> validated frozen dataclasses -> fleet, method and plan.
+"""The configuration: TOML -> validated frozen dataclasses -> fleet, method and plan.
 
-An unknown key or a bad value is an error that names the file, the key and the nearest valid one.
+An unknown key or a bad value is refused; the error names the file, the key and the nearest valid
+one.
 
     name = "trial"                  # the run's folder is runs/trial
     seed = 0
-    metric = "macro_f1"             # the score to judge by; select = "tail": in which round
+    metric = "macro_f1"             # the score that ranks methods; select = "tail": in which round
     [data]      name = "watch"      # a source of communis.data.sources; other keys are its settings
     [partition] by = "subject"      # windows -> clients
     [fleet]     models = ["cnn"]    # and [[fleet.roles]], [fleet.suites], [fleet.dropout], ...
     [method]    name = "fedavg"     # a method of communis.methods; other keys are its settings
     [methods.fedprox] mu = 0.1      # settings for one method only; they add to those of [method]
-    [topology]  kind = "star"       # who hears whom
-    [attack]    kind = "sign_flip"  # who lies, and how
-    [robust]    rule = "krum"       # what stands in for means
-    [privacy]   mode = "local"      # what clients or the server do to what is sent
-    [run]       rounds = 20         # the fields of communis.run.loop.Plan
+    [topology]  kind = "star"       # which aggregator receives whose messages
+    [attack]    kind = "sign_flip"  # clients that send wrong messages
+    [robust]    rule = "krum"       # the rule that replaces means in aggregation
+    [privacy]   mode = "local"      # the noise that clients or the server add to messages
+    [run]       rounds = 20         # the fields of communis.run.plan.Plan
 
-An experiment has many of them in one file:
+One file can describe an experiment of many runs:
 
-    compare = ["fedavg", "small_steps"]  # what `communis compare --on FILE` runs
+    compare = ["fedavg", "small_steps"]  # the methods that `communis compare --on FILE` runs
     [variants.small_steps]               # a method under other settings, on top of the above
     name = "fedavg"
     lr = 0.001
@@ -59,44 +60,66 @@ from communis.run.plan import Plan
 
 @dataclass(frozen=True)
 class Config:
+    """The configuration of a run."""
+
     name: str = "trial"  # name of the experiment, and of its folder below runs/
     seed: int = 0  # root of every random draw; the same seed gives the same bits
-    data: Table = field(default_factory=lambda: {"name": "synthetic"})  # where windows come from
+    data: Table = field(default_factory=lambda: {"name": "synthetic"})  # source of the windows
     partition: Partition = field(default_factory=Partition)  # how windows become clients
-    # which client has which sensors, model and device, and when
+    # sensors, model and device of each client, and when sensors are missing
     fleet: FleetConfig = field(default_factory=FleetConfig)
     clock: ClockConfig = field(default_factory=ClockConfig)  # how seconds and joules are counted
-    method: Table = field(default_factory=lambda: {"name": "fedavg"})  # what is trained, and how
+    method: Table = field(default_factory=lambda: {"name": "fedavg"})  # federated method
     methods: Table = field(default_factory=dict)  # settings of single methods, by method
     # which client receives whose messages
     topology: TopologyConfig = field(default_factory=TopologyConfig)
     attack: AttackConfig = field(default_factory=AttackConfig)  # clients that send wrong messages
-    robust: RobustConfig = field(default_factory=RobustConfig)  # what replaces means
+    robust: RobustConfig = field(default_factory=RobustConfig)  # rule that replaces means
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)  # differential privacy
     run: Plan = field(default_factory=Plan)  # rounds, cohorts, evaluation, processes
     compare: tuple[str, ...] = ()  # methods and variants that `communis compare --on FILE` runs
     variants: dict[str, Table] = field(default_factory=dict)  # methods under other settings
-    grid: Table = field(default_factory=dict)  # of a file; `cells` makes a Config of every cell
+    grid: Table = field(default_factory=dict)  # axes and levels; every cell is a Config of its own
     cell: dict[str, str] = field(default_factory=dict)  # the level of every axis, as a label
     levels: dict[str, tuple[str, ...]] = field(default_factory=dict)  # all levels, in order
-    variant: str = ""  # the name by which these settings of the method go
-    metric: str = ""  # the score to judge by, such as macro_f1
+    variant: str = ""  # name of these settings of the method
+    metric: str = (
+        ""  # the score that ranks methods, such as macro_f1; empty: accuracy, if the task has it
+    )
     select: Select = "last"  # the round whose scores rank methods
-    # scores until which rounds, seconds, joules and bytes are counted; a number or a list
+    # target scores: the report counts rounds, seconds, joules and bytes until each is reached; a
+    # number or a list
     target: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.grid:
             raise SchemaError("grid: a single configuration is expected here")
-        folders = {"name": self.name} | ({"variant": self.variant} if self.variant else {})
+        self._check_folder_names()
+        for key, lowest in {"seed": self.seed, "target": min(self.target, default=0)}.items():
+            if lowest < 0:
+                raise SchemaError(f"{key}: must be at least 0, got {lowest}")
+        self._check_tables()
+        self.make_method()
+        self.make_source()
+        for name in self.variants:
+            if name in names("methods"):
+                raise SchemaError(f"variants.{name}: a method has this name; choose another one")
+        for name in (*self.variants, *self.compare):
+            self.under(name)
+
+    def _check_folder_names(self) -> None:
+        """Refuses names that a folder of the run cannot have."""
+        folders = {"name": self.name}
+        if self.variant:
+            folders["variant"] = self.variant
         folders |= {f"cell.{axis}": level for axis, level in self.cell.items()}
         folders |= {f"variants.{name}": name for name in self.variants}
         for key, name in folders.items():
             if not usable_name(name):
                 raise SchemaError(f"{key}: {shown(name)} cannot be the name of a folder")
-        for key, least in {"seed": self.seed, "target": min(self.target, default=0)}.items():
-            if least < 0:
-                raise SchemaError(f"{key}: must be at least 0, got {least}")
+
+    def _check_tables(self) -> None:
+        """Refuses tables of methods and data without a name or with settings that do not fit."""
         named = {"data": self.data, "method": self.method}
         named |= {f"variants.{name}": settings for name, settings in self.variants.items()}
         for key, table in named.items():
@@ -106,13 +129,6 @@ class Config:
             if not isinstance(settings, Mapping):
                 raise SchemaError(f"methods.{name}: expected a table, got {shown(settings)}")
             build(find("methods", name), settings, f"methods.{name}")
-        self.make_method()
-        self.make_source()
-        for name in self.variants:
-            if name in names("methods"):
-                raise SchemaError(f"variants.{name}: a method is called so; choose another name")
-        for name in (*self.variants, *self.compare):
-            self.under(name)
 
     @property
     def method_name(self) -> str:
@@ -120,11 +136,11 @@ class Config:
 
     @property
     def label(self) -> str:
-        """The variant or the method, as folders are called."""
+        """The name of the variant or of the method, used in folder names."""
         return self.variant or self.method_name.rpartition(":")[2]
 
     def under(self, name: str) -> Config:
-        """The same with a method, or a variant of one: the configuration of a single run."""
+        """Returns the configuration of a single run with this method or variant."""
         known = [*names("methods"), *self.variants]
         if ":" not in name and name not in known:
             raise SchemaError(
@@ -143,7 +159,7 @@ class Config:
         return method
 
     def _method(self, name: str) -> Table:
-        """The settings of a method or variant, with the method's name."""
+        """Returns the settings of a method or variant, including the method's name."""
         own = self.variants.get(name, {"name": name})
         return {**self.method, **self.methods.get(own["name"], {}), **own}
 
@@ -163,7 +179,7 @@ class Config:
         return self.topology.make(len(fleet), fleet.streams)
 
     def to_toml(self) -> str:
-        """This configuration with every default written out; parsing it gives the same run."""
+        """Returns this configuration with every default written out; `parse` reads it."""
         method = {"name": self.method_name, **table_of(self.make_method())}
         data = {"name": self.data["name"], **table_of(self.make_source())}
         tables: dict[str, Mapping[str, Any]] = {
@@ -180,11 +196,14 @@ class Config:
             "privacy": table_of(self.privacy),
             "run": table_of(self.run),
         }
-        top = {key: getattr(self, key) for key in ("variant", "metric", "target")}
-        top |= {"select": self.select} if self.select != "last" else {}
-        top = {"name": self.name, "seed": self.seed} | {key: v for key, v in top.items() if v}
-        given = {name: table for name, table in tables.items() if table}
-        return tomli_w.dumps(plain({**top, **given}))
+        top: dict[str, Any] = {"name": self.name, "seed": self.seed}
+        for key in ("variant", "metric", "target"):
+            if getattr(self, key):
+                top[key] = getattr(self, key)
+        if self.select != "last":
+            top["select"] = self.select
+        filled = {name: table for name, table in tables.items() if table}
+        return tomli_w.dumps(plain({**top, **filled}))
 
     def make_source(self) -> Any:
         settings = {key: value for key, value in self.data.items() if key != "name"}
@@ -192,49 +211,58 @@ class Config:
 
 
 def load(source: str, overrides: Sequence[str] = (), cell: str = "") -> Config:
-    """The configuration in a file, or of a preset by name, with `key=value` overrides; of a grid
-    the one in a cell, such as "severe/moderate". As method.name a variant will do."""
+    """Returns the configuration of a file or preset with `key=value` overrides. cell: the cell of a
+    grid, such as "severe/moderate". `method.name` may also be a variant."""
     config = pick(cells(source, overrides, alone=True), cell, source)
-    return config.under(config.method_name) if config.method_name in config.variants else config
+    if config.method_name in config.variants:
+        return config.under(config.method_name)
+    return config
 
 
 def cells(
     source: str, overrides: Sequence[str] = (), compare: Sequence[str] = (), alone: bool = False
 ) -> dict[str, Config]:
-    """The configurations of all cells of a file's grid by their levels; without a grid a single
-    one called "". `compare`: instead of the file's list; `alone`: nothing is compared at all."""
+    """Returns the configurations of all cells of a file's grid by their levels; without a grid, a
+    single one named "". compare: replaces the file's list; alone: the file's list is dropped."""
     trust_asked(*compare)
-    instead = {"compare": () if alone else compare} if alone or compare else {}
+    instead: dict[str, Any] = {}
+    if alone:
+        instead["compare"] = ()
+    elif compare:
+        instead["compare"] = compare
     table, changed, where = reading.read(source, overrides, instead)
     try:
-        found = _built(grids.cells(table, changed))
-        for config in found.values():
+        configs = _built(grids.cells(table, changed))
+        for config in configs.values():
             run = [config.method_name] if alone else config.compare
             grids.refuse_ignored(changed, run, config.methods, config.variants)
-        return found
+        return configs
     except CommunisError as error:
         raise SchemaError(f"{where}: {error}") from None
 
 
 def parse(text: str) -> Config:
-    """The configuration in a text that `to_toml` wrote."""
+    """Returns the configuration in a text that `to_toml` wrote."""
     table = tomllib.loads(text)
     refuse_strange(table)
     return _built({"": table})[""]
 
 
-def pick(found: Mapping[str, Config], cell: str, where: str) -> Config:
-    """One of the cells of `where`."""
-    if cell in found:
-        return found[cell]
-    if "" in found:
+def pick(configs: Mapping[str, Config], cell: str, where: str) -> Config:
+    """Returns the configuration of one cell of the file `where`."""
+    if cell in configs:
+        return configs[cell]
+    if "" in configs:
         raise SchemaError(f"{where}: without a grid there is no cell {cell!r}")
-    why = f"no cell {cell!r}{nearest(cell, list(found))}" if cell else "a grid: choose with --cell"
-    raise SchemaError(f"{where}: {why}; there are {', '.join(found)}")
+    if cell:
+        why = f"no cell {cell!r}{nearest(cell, list(configs))}"
+    else:
+        why = "a grid: choose a cell with --cell"
+    raise SchemaError(f"{where}: {why}; there are {', '.join(configs)}")
 
 
 def bare(data: Table, overrides: Sequence[str] = ()) -> Config:
-    """Nothing but a dataset, everything else as it is by default."""
+    """Returns the default configuration of a dataset, with `key=value` overrides."""
     table: Table = {"data": dict(data)}
     trust_asked(*(text.partition("=")[2] for text in overrides))
     for override in overrides:
@@ -244,22 +272,25 @@ def bare(data: Table, overrides: Sequence[str] = ()) -> Config:
 
 
 def usable_name(name: str) -> bool:
-    """Whether a folder can be called so, in its parent and on every system."""
-    return name not in ("", ".", "..") and not any(
-        c in '/\\:*?"<>|' or not c.isprintable() for c in name
-    )
+    """Returns whether a folder can have this name on every system."""
+    if name in ("", ".", ".."):
+        return False
+    return all(c.isprintable() and c not in '/\\:*?"<>|' for c in name)
 
 
 def _built(tables: Mapping[str, Table]) -> dict[str, Config]:
-    """The configuration of every cell; a mistake in all of them is no cell's own."""
-    found, wrong = {}, {}
+    """Returns the configuration of every cell. A refusal names the cell, unless all cells are
+    refused for the same reason."""
+    configs: dict[str, Config] = {}
+    refusals: dict[str, str] = {}
     for name, table in tables.items():
+        target = table.get("target", ())
+        targets = target if isinstance(target, list | tuple) else [target]
         try:
-            single = not isinstance(target := table.get("target", ()), list | tuple)
-            found[name] = build(Config, {**table, "target": [target]} if single else table, "")
+            configs[name] = build(Config, {**table, "target": targets}, "")
         except CommunisError as error:
-            wrong[name] = str(error)
-    everywhere = not found and len(set(wrong.values())) == 1
-    for name, why in wrong.items():
+            refusals[name] = str(error)
+    everywhere = not configs and len(set(refusals.values())) == 1
+    for name, why in refusals.items():
         raise SchemaError(why if everywhere else f"cell {name}: {why}")
-    return found
+    return configs

@@ -1,24 +1,24 @@
-"""A run's folder on disk: everything that was configured, measured and learned.
+"""The folder of a run on disk: its configuration, its measurements and its state.
 
-    config.toml          what was asked for, every default written out
+    config.toml          the configuration with every default written out
     environment.json     versions and machine
-    fleet.json           class names; every client's sensors, training windows, model and device
-    availability.parquet when which sensor was missing, drawn or as the data brought it
-    privacy.json         what left the clients, and what of it was protected how
+    fleet.json           class names; sensors, training windows, model and device of each client
+    availability.parquet the intervals in which sensors were missing, drawn or read from the data
+    privacy.json         the fields that left the clients, and how they were protected
     records.jsonl        one RoundRecord per line
     scores/*.parquet     per evaluated round: client x split x modality subset x metric x class
     links/*.parquet      bytes per link and direction, per round
-    clock/*.parquet      seconds and joules of every client, per round, if devices are known
-    log/*.parquet        what clients and server (-1) wrote down, per round
-    pairs/*.parquet      how alike two clients' updates are, if asked for (run.pairs)
-    checkpoint.safetensors   server state and which client states belong to it
-    previous.safetensors     the checkpoint before it, continued if the last one is damaged
-    clients/             private client states (on a real device they would be on the device)
+    clock/*.parquet      seconds and joules of each client, per round, if devices are known
+    log/*.parquet        diagnostics of clients and server (-1), per round
+    pairs/*.parquet      cosine similarity of clients' updates, if run.pairs is set
+    checkpoint.safetensors   server state, and the rounds of the client states that belong to it
+    previous.safetensors     the checkpoint before, used if the last one is damaged
+    clients/             private client states (on a real device they stay on the device)
 
-A checkpoint is put in place when all that it relies on is safe from a crash and from a power cut
-(disk.py). Checkpoints, private states, JSON files and records carry a digest of their content,
-tables a checksum per page; a record names the tables of its round, and fleet.json has the digest of
-the trace in availability.parquet.
+A checkpoint is put in place only when everything that it relies on is safe from a crash and from a
+power cut (disk.py). Checkpoints, private states, JSON files and records contain a digest of their
+content, tables a checksum per page. A record names the tables of its round, and fleet.json holds
+the digest of the trace in availability.parquet.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from communis.run.backends.executor import StateStore
 
 FORMAT = "2"
 RECORDS = "records.jsonl"
-STATES = "clients"  # the tensor of a checkpoint that says which private states belong to it
+STATES = "clients"  # the tensor of a checkpoint that names the private states belonging to it
 log = logging.getLogger("communis")
 _UNREADABLE = (
     ValueError, TypeError, KeyError, AttributeError, RecursionError, DamagedError,
@@ -70,23 +70,26 @@ _MAY_BE_NAN = (
 
 @dataclass(frozen=True)
 class Checkpoint:
+    """The state of a run after a round."""
+
     round: int
-    experiment: str  # what it belongs to
+    experiment: str  # digest of the experiment that it belongs to
     tensors: dict[str, Tensor]
 
     @property
     def states(self) -> Tensor:
-        """(clients,) the round of each client's private state; -1: none."""
+        """The round of each client's private state, (clients,); -1: none."""
         return self.tensors[STATES]
 
 
 class RunFolder:
-    """Reading needs nothing but the path; `open` makes the rooms and takes the lock to write."""
+    """Reads and writes the folder of a run. Reading needs only the path; writing needs `open`,
+    which locks the folder."""
 
     def __init__(self, path: Path) -> None:
         try:
             str(path).encode()
-        except UnicodeEncodeError:  # else sound files in it would seem to be damaged
+        except UnicodeEncodeError:  # otherwise intact files would be reported as damaged
             raise CommunisError(
                 f"{path}: this name is not UTF-8, and checkpoints and tables cannot be read from "
                 "such a folder; rename it"
@@ -95,22 +98,24 @@ class RunFolder:
         self._claim: Claim | None = None
 
     def open(self) -> None:
+        """Creates the folder and locks it against other writers."""
         self._claim = self._claim or Claim(self.path)
 
     def close(self) -> None:
+        """Gives up the lock."""
         if self._claim is not None:
             self._claim.close()
             self._claim = None
 
     def remove(self) -> None:
-        """The folder with all that is in it; refused while somebody else works on it. It is moved
-        away first: in a folder that is half gone, another process could take a new lock."""
+        """Deletes the folder; refused while another process uses it. The folder is renamed first,
+        because another process could lock a folder that is half deleted."""
         self.open()
         aside = self.path.with_name(f".{self.path.name}.removed")
         try:
-            shutil.rmtree(aside, ignore_errors=True)  # of a removal that was killed
+            shutil.rmtree(aside, ignore_errors=True)  # left by a removal that was killed
             self.path.rename(aside)
-            (aside / "config.toml").unlink(missing_ok=True)  # what is left now is no run
+            (aside / "config.toml").unlink(missing_ok=True)  # without it, the rest is not a run
             shutil.rmtree(aside)
         finally:
             self.close()
@@ -132,35 +137,35 @@ class RunFolder:
         return self.path / "previous.safetensors"
 
     def describe(self, config: str, fleet: FleetClients, more: Mapping[str, Any]) -> None:
-        """Writes the configuration, the environment and the fleet. more: who hears whom, and who is
-        scored."""
+        """Writes the configuration, the environment and the fleet. more: further entries of
+        fleet.json, such as the topology."""
         trace = kept_trace(fleet.fleet)
         if trace:
             trace.save(self.path / "availability.parquet")
-        known = {"availability": trace.digest() if trace else ""}
-        disk.write_json(self.path / "fleet.json", {**fleet.describe(), **more, **known})
+        digests = {"availability": trace.digest() if trace else ""}
+        disk.write_json(self.path / "fleet.json", {**fleet.describe(), **more, **digests})
         disk.replace_file(self.path / "config.toml", config.encode())
         disk.write_json(self.path / "environment.json", environment())
 
     def account(self, about: Mapping[str, Any]) -> None:
-        """Writes what left the clients and what of it is protected."""
+        """Writes privacy.json: what left the clients, and how it was protected."""
         disk.write_json(self.path / "privacy.json", about)
 
     def accounted(self) -> dict[str, Any]:
-        """What was written so; empty in folders of older versions."""
+        """Returns the content of privacy.json; empty in folders of older versions."""
         path = self.path / "privacy.json"
         return disk.read_json(path) if path.exists() else {}
 
     def record(self, record: RoundRecord, rows: Mapping[str, Sequence[Any]]) -> None:
-        """rows: what belongs into the room of that name."""
-        for room, found in rows.items():
-            if found:
-                tables.write(self.path / room, room, record.round, found)
-        # Last: a round that has a record is complete.
+        """Writes the record and the tables of a round. rows: the rows of each table, by name."""
+        for name, rows_of_table in rows.items():
+            if rows_of_table:
+                tables.write(self.path / name, name, record.round, rows_of_table)
+        # The record comes last: a round with a record is complete.
         disk.append(self._records, _line(record))
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """What was written before is made safe first: rounds, tables and private states."""
+        """Puts a checkpoint in place, after records, tables and private states are synced."""
         since = self._checkpoint.stat().st_mtime_ns if self._checkpoint.exists() else 0
         disk.sync(self.path, since)
         if self._checkpoint.exists():
@@ -168,40 +173,43 @@ class RunFolder:
         disk.replace_file(self._checkpoint, _packed(checkpoint))
 
     def load(self, experiment: str) -> list[Checkpoint]:
-        """The checkpoints that can be continued, the last one first, with everything that was
-        written after it removed; empty if there is none. A last one that is damaged is passed over
-        in favour of the one before: the rounds between come out the same again."""
-        found, damage = [], []
+        """Returns the checkpoints that can be continued, the last one first; empty if there is
+        none. Removes everything that was written after the last one. If the last checkpoint is
+        damaged, the one before it takes its place, and the rounds between are repeated with the
+        same results."""
+        checkpoints: list[Checkpoint] = []
+        damage: list[str] = []
         for path in (self._checkpoint, self._previous):
             if path.exists():
                 try:
-                    found.append(self._sound(path, experiment))
+                    checkpoints.append(self._intact(path, experiment))
                 except DamagedError as error:
                     damage.append(str(error))
-        if len(found) == 2:
+        if len(checkpoints) == 2:
             try:
-                self._check_states(found[0], since=found[1].states)
+                self._check_states(checkpoints[0], since=checkpoints[1].states)
             except DamagedError as error:
                 damage.append(str(error))
-                del found[0]
-        if damage and not found:
+                del checkpoints[0]
+        if damage and not checkpoints:
             raise DamagedError(f"{'; '.join(damage)}; begin anew in another folder")
         for text in damage:
-            what = text.partition("; ")[0]  # the rest says what to do where nothing helps
-            log.warning("%s; going on from round %d", what, found[0].round)
-        if damage and found:
-            disk.replace_file(self._checkpoint, _packed(found[0]))
-        self._forget_after(found[0].round if found else 0)
-        return found
+            what = text.partition("; ")[0]  # the rest is advice for when nothing can be continued
+            log.warning("%s; going on from round %d", what, checkpoints[0].round)
+        if damage and checkpoints:
+            disk.replace_file(self._checkpoint, _packed(checkpoints[0]))
+        self._forget_after(checkpoints[0].round if checkpoints else 0)
+        return checkpoints
 
     def _check_states(self, checkpoint: Checkpoint, since: Tensor) -> None:
-        """The private states that are newer than those of an earlier checkpoint are whole."""
+        """Reads the private states that are newer than those of an earlier checkpoint; raises
+        DamagedError if one is damaged."""
         store = StateStore(self.clients)
         for client in torch.nonzero(checkpoint.states != since).flatten().tolist():
             store.read(client, int(checkpoint.states[client]))
 
-    def _sound(self, path: Path, experiment: str) -> Checkpoint:
-        """A checkpoint whose content is what was written, and what it relies on is there."""
+    def _intact(self, path: Path, experiment: str) -> Checkpoint:
+        """Returns a checkpoint of this experiment whose content and records are complete."""
         checkpoint = _unpacked(path)
         if checkpoint.experiment != experiment:
             raise CommunisError(
@@ -212,16 +220,17 @@ class RunFolder:
         return checkpoint
 
     def complete_records(self) -> list[RoundRecord]:
-        """All records; refused if one of a round up to the last checkpoint is lost, or a table that
-        one names. Records and tables of later rounds are those of a run that goes on, or that was
-        killed."""
-        found, saved = self.records(), self.saved()
-        self._refuse_lost([record for record in found if record.round <= saved], saved)
-        self._refuse_lost_tables(found)
-        return found
+        """Returns all records. Refuses a folder in which a record up to the last checkpoint, or a
+        table that a record names, is lost. Later records are those of a run that still goes on or
+        that was killed."""
+        records = self.records()
+        saved = self.saved()
+        self._refuse_lost([record for record in records if record.round <= saved], saved)
+        self._refuse_lost_tables(records)
+        return records
 
     def _refuse_lost(self, records: Sequence[RoundRecord], saved: int) -> None:
-        """saved: the round of a checkpoint."""
+        """Refuses records that do not cover every round up to the checkpoint of round `saved`."""
         rounds = [record.round for record in records]
         if rounds != list(range(1, saved + 1)):
             raise DamagedError(
@@ -231,18 +240,20 @@ class RunFolder:
             )
 
     def _refuse_lost_tables(self, records: Sequence[RoundRecord]) -> None:
-        for room in tables.SCHEMAS:
-            there = tables.rounds(self.path, room)
-            lost = [r.round for r in records if room in (r.tables or ()) and r.round not in there]
+        for name in tables.SCHEMAS:
+            present = tables.rounds(self.path, name)
+            named = [record.round for record in records if name in (record.tables or ())]
+            lost = [round for round in named if round not in present]
             if lost:
                 raise DamagedError(
-                    f"{tables.file(self.path, room, lost[0])}: is gone, though the record of round "
+                    f"{tables.file(self.path, name, lost[0])}: is gone, though the record of round "
                     f"{lost[0]} names it ({len(lost)} such files in all), so that results would be "
                     "incomplete; put back a copy, or run it again"
                 )
 
     def saved(self) -> int:
-        """The round of the last checkpoint, without reading it; 0 if there is none."""
+        """Returns the round of the last checkpoint without reading its tensors; 0 if there is
+        none."""
         try:
             with safe_open(self._checkpoint, framework="pt") as file:
                 return int(json.loads((file.metadata() or {})["communis"])["round"])
@@ -250,11 +261,11 @@ class RunFolder:
             return 0
 
     def last(self) -> Checkpoint:
-        """The last checkpoint; DamagedError if its content is not what was written."""
+        """Returns the last checkpoint; raises DamagedError if its digest does not match."""
         return _unpacked(self._checkpoint)
 
     def tensor(self, name: str) -> Tensor | None:
-        """One tensor of the last checkpoint; None if there is no such thing."""
+        """Returns one tensor of the last checkpoint; None if there is no such tensor."""
         if not self._checkpoint.exists():
             return None
         return self.last().tensors.get(name)
@@ -266,17 +277,18 @@ class RunFolder:
         return sorted(found)
 
     def records(self, until: int | None = None) -> list[RoundRecord]:
-        """All complete records, or those of rounds up to `until`; a last line cut short by a crash
-        is passed over, and so is what a power cut left behind those rounds."""
-        found: list[RoundRecord] = []
+        """Returns all complete records, or those up to the round `until`. A last line that a crash
+        cut short is skipped, and so is everything after `until`, which a power cut may have
+        damaged."""
+        records: list[RoundRecord] = []
         if not self._records.exists():
-            return found
+            return records
         lines = self._records.read_bytes().splitlines()
         for number, line in enumerate(lines, 1):
-            if until is not None and found and found[-1].round >= until:
+            if until is not None and records and records[-1].round >= until:
                 break
             try:
-                found.append(_record(line))
+                records.append(_record(line))
             except _UNREADABLE as error:
                 if number == len(lines):
                     break
@@ -285,7 +297,9 @@ class RunFolder:
                     f"({type(error).__name__}: {error}); put back a copy of the file, or begin "
                     "anew in another folder"
                 ) from None
-        return found if until is None else [record for record in found if record.round <= until]
+        if until is None:
+            return records
+        return [record for record in records if record.round <= until]
 
     def scores(
         self,
@@ -293,30 +307,31 @@ class RunFolder:
         columns: Sequence[str] | None = None,
         rounds: Collection[int] | None = None,
     ) -> pa.Table:
-        """What was scored, round by round, or a part of it, as in `tables.read`: all of a long run
-        is a lot."""
+        """Returns the scores of all rounds, or a part of them as in `tables.read`: the scores of a
+        long run take much memory."""
         return tables.read(self.path, "scores", where, columns, rounds)
 
     def links(
         self, where: pc.Expression | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """What every link carried, round by round."""
+        """Returns the bytes of every link and round."""
         return tables.read(self.path, "links", where, columns)
 
     def clock(self) -> pa.Table:
-        """Seconds and joules of every client, round by round; empty if no devices are known."""
+        """Returns seconds and joules of every client and round; empty if no devices are known."""
         return tables.read(self.path, "clock")
 
     def log(self, where: pc.Expression | None = None) -> pa.Table:
-        """What clients and server (-1) wrote down."""
+        """Returns the diagnostics of clients and server (-1)."""
         return tables.read(self.path, "log", where)
 
     def pairs(self) -> pa.Table:
-        """How alike the updates of any two clients are."""
+        """Returns the cosine similarity between the updates of any two clients."""
         return tables.read(self.path, "pairs")
 
     def _forget_after(self, round: int) -> None:
-        """Removes what belongs to later rounds, and files that were never put in place."""
+        """Removes everything that belongs to later rounds, and files that were only half
+        written."""
         if self.clients.exists():
             StateStore(self.clients).forget_firsts(round)
         if self._records.exists():
@@ -325,25 +340,26 @@ class RunFolder:
                 disk.replace_file(self._records, kept)
         for partial in self.path.glob("*.partial"):
             disk.remove(partial)
-        for room in tables.SCHEMAS:
-            for path in (self.path / room).glob("*.parquet*"):
+        for name in tables.SCHEMAS:
+            for path in (self.path / name).glob("*.parquet*"):
                 if path.suffix == ".partial" or int(path.stem) > round:
                     disk.remove(path)
 
 
 def _packed(checkpoint: Checkpoint) -> bytes:
-    """The content of a checkpoint's file."""
+    """Returns the content of a checkpoint's file."""
     tensors = {
         key: tensor.detach().cpu().contiguous().clone()
         for key, tensor in checkpoint.tensors.items()
     }
     about = {"format": FORMAT, "round": checkpoint.round, "experiment": checkpoint.experiment}
     about["digest"] = _digest(about, tensors)
-    # In one entry, because the order of several is not kept.
+    # One entry, because safetensors does not keep the order of several.
     return safetensors.torch.save(tensors, {"communis": json.dumps(about)})
 
 
 def _unpacked(path: Path) -> Checkpoint:
+    """Reads a checkpoint's file; raises DamagedError if it is not what `_packed` returned."""
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {})["communis"])
@@ -355,31 +371,32 @@ def _unpacked(path: Path) -> Checkpoint:
                 "run with the version that began it, or begin anew in another folder"
             )
         checkpoint = Checkpoint(int(about["round"]), str(about["experiment"]), tensors)
-        sound = written == _digest(about, tensors) and STATES in tensors
+        intact = written == _digest(about, tensors) and STATES in tensors
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise DamagedError(f"{path} is not a readable checkpoint ({error})") from None
-    if not sound:
-        raise DamagedError(f"{path} is damaged: its content does not have the digest in it")
+    if not intact:
+        raise DamagedError(f"{path} is damaged: its content does not match its digest")
     return checkpoint
 
 
 def _digest(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """Of all that a checkpoint holds."""
-    found = blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=disk.DIGEST)
+    """Returns the digest of a checkpoint's header and tensors."""
+    digest = blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=disk.DIGEST)
     for key in sorted(tensors):
         tensor = tensors[key]
-        found.update(repr((key, str(tensor.dtype), tuple(tensor.shape))).encode())
-        # As bytes, for NumPy has not all kinds of numbers that torch has.
-        found.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+        digest.update(repr((key, str(tensor.dtype), tuple(tensor.shape))).encode())
+        # As bytes, because NumPy lacks some of torch's types.
+        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _line(record: RoundRecord) -> str:
+    """Returns a record as a line of JSON with its digest."""
     return json.dumps(disk.with_digest(strict(asdict(record)), RECORDS)) + "\n"
 
 
 def _record(line: bytes) -> RoundRecord:
-    """The reverse of `_line`."""
+    """Reads a line that `_line` wrote."""
     raw = disk.without_digest(json.loads(line.decode("utf-8")), RECORDS)
     if raw.get("tables") is not None:
         raw["tables"] = tuple(raw["tables"])
@@ -392,18 +409,19 @@ def _record(line: bytes) -> RoundRecord:
 
 
 def _ranges(rounds: Sequence[int]) -> str:
-    """Rounds in words: "1 to 4 and 6"."""
+    """Returns rounds in words, such as "1 to 4 and 6"."""
     parts: list[list[int]] = []
     for round in rounds:
         if parts and round == parts[-1][-1] + 1:
             parts[-1].append(round)
         else:
             parts.append([round])
-    said = [f"{p[0]} to {p[-1]}" if len(p) > 1 else str(p[0]) for p in parts]
-    return " and ".join(said) or "no round"
+    words = [f"{p[0]} to {p[-1]}" if len(p) > 1 else str(p[0]) for p in parts]
+    return " and ".join(words) or "no round"
 
 
 def environment() -> dict[str, Any]:
+    """Returns the versions and the machine that a run is made with."""
     versions = {}
     for name in ("communis", "torch", "numpy", "safetensors", "pyarrow", "pandas"):
         try:
@@ -421,5 +439,5 @@ def environment() -> dict[str, Any]:
 
 
 def _number(value: float | None) -> float:
-    """The reverse of `strict`."""
+    """Returns NaN for None, which stands for it in JSON (`strict`)."""
     return math.nan if value is None else value

@@ -1,12 +1,12 @@
-"""Grid: a table with `[grid.AXIS.LEVEL]` tables -> one table per cell, a level of every axis.
+"""The grid of an experiment: `[grid.AXIS.LEVEL]` tables -> one table per cell.
 
     [grid.H.severe]
     fleet.suites.preset = "severe"
     [grid.I.moderate]
     fleet.dropout.preset = "pamap2-moderate"
 
-A level is a part of a configuration, merged deeply into the file's own tables. What is set with
-`--set key=value` is never undone: by no level, and by no settings of a single method.
+A level is a part of a configuration that is merged into the tables of the file. Neither a level nor
+the settings of a single method may undo what is set with `--set key=value`.
 """
 
 from __future__ import annotations
@@ -27,35 +27,40 @@ MOST_CELLS = 10_000
 PARTS = (
     "data", "partition", "fleet", "method", "methods", "topology", "attack", "robust", "privacy",
     "run",
-)  # of every level  # fmt: skip
+)  # tables that a level may set  # fmt: skip
 
 
 def cells(table: Table, changed: Sequence[str] = ()) -> dict[str, Table]:
-    """The table of every cell by its levels, such as "severe/moderate", in the order of the file;
-    without a grid the table itself, called "". No level may set a key that was `changed`."""
+    """Returns the table of every cell by its levels, such as "severe/moderate", in the order of the
+    file; without a grid, the table itself under the name "". No level may set a key in
+    `changed`."""
     base = {key: value for key, value in table.items() if key != "grid"}
     axes = table.get("grid", {})
     if axes == {}:
         return {"": base}
-    for key in [key for key in ("cell", "levels") if key in base]:
-        raise SchemaError(f"{key}: says of which cell a run was; a file with a grid has none")
+    for key in ("cell", "levels"):
+        if key in base:
+            raise SchemaError(
+                f"{key}: names the cell of a single run; remove it from a grid's file"
+            )
     _check(axes, changed)
     count = math.prod(map(len, axes.values()))
     if count > MOST_CELLS:
-        raise SchemaError(f"grid: its axes make {count} cells, at most {MOST_CELLS} may be")
+        raise SchemaError(f"grid: its axes make {count} cells, at most {MOST_CELLS} are allowed")
     base["levels"] = {axis: list(levels) for axis, levels in axes.items()}
-    found = {}
+    tables = {}
     for levels in product(*axes.values()):
         cell = dict(zip(axes, levels, strict=True))
-        made = {**base, "cell": cell}
+        table_of_cell = {**base, "cell": cell}
         for axis, level in cell.items():
-            made = merged(made, axes[axis][level])
-        found["/".join(levels)] = made
-    return found
+            table_of_cell = merged(table_of_cell, axes[axis][level])
+        tables["/".join(levels)] = table_of_cell
+    return tables
 
 
 def override(table: Table, text: str) -> list[str]:
-    """Sets what `key=value` says; the key, and those of a table's values."""
+    """Sets a key of the table from a text `key=value`. Returns the key and, if the value is a
+    table, the keys within it."""
     key, equals, value = (part.strip() for part in text.partition("="))
     path = [part.strip("\"'") for part in re.findall(r"""\"[^"]*"|'[^']*'|[^.]+""", key)]
     if not equals or not path:
@@ -69,18 +74,20 @@ def override(table: Table, text: str) -> list[str]:
     new = _read(value)
     table[path[-1]] = new
     key = dotted(path)
-    return [key, *(_keys(new, f"{key}.") if isinstance(new, dict) else ())]
+    if isinstance(new, dict):
+        return [key, *_keys(new, f"{key}.")]
+    return [key]
 
 
 def _read(text: str) -> Any:
-    """What a value means in TOML, or the word itself if it is one without quotes."""
+    """Returns the value that a text has in TOML, or the text itself if it is a bare word."""
     try:
-        found = tomllib.loads(f"value = {text}")
+        parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
-    except (ValueError, RecursionError) as error:  # thousands of digits; lists in lists without end
+    except (ValueError, RecursionError) as error:  # thousands of digits, or nested too deeply
         raise SchemaError(f"--set: cannot read {shown(text)}: {error}") from None
-    return found["value"] if len(found) == 1 else text
+    return parsed["value"] if len(parsed) == 1 else text
 
 
 def refuse_ignored(
@@ -89,23 +96,23 @@ def refuse_ignored(
     methods: Mapping[str, Table],
     variants: Mapping[str, Table],
 ) -> None:
-    """To set method.X is in vain where one of the methods and variants that are `run` has an X of
-    its own, unless that was set too."""
+    """Refuses to set method.KEY where a method or variant to be run has a KEY of its own, which
+    would win, unless that was set too."""
     given = [key.removeprefix("method.") for key in changed if key.startswith("method.")]
     own = {f"variants.{name}": variants[name] for name in run if name in variants}
-    called = [variants.get(name, {}).get("name", name) for name in run]
-    own |= {f"methods.{name}": methods[name] for name in called if name in methods}
+    method_names = [variants.get(name, {}).get("name", name) for name in run]
+    own |= {f"methods.{name}": methods[name] for name in method_names if name in methods}
     for (where, settings), key in product(own.items(), given):
-        there = f"{where}.{key}"
-        set_too = any(f".{other}".endswith(f".{there}") for other in changed)
+        own_key = f"{where}.{key}"
+        set_too = any(f".{other}".endswith(f".{own_key}") for other in changed)
         if key != "name" and key in settings and not set_too:
             raise SchemaError(
-                f"--set method.{key}: {where} sets it; change that: --set {there}=..."
+                f"--set method.{key}: {where} sets it; change that: --set {own_key}=..."
             )
 
 
 def dotted(path: Iterable[str]) -> str:
-    """A key as it is written in TOML."""
+    """Returns a key as it is written in TOML."""
     return ".".join(
         name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
         for name in path
@@ -113,7 +120,7 @@ def dotted(path: Iterable[str]) -> str:
 
 
 def merged(table: Table, part: Table) -> Table:
-    """`table` with the values of `part`; tables are merged in turn, other values replaced."""
+    """Returns `table` with the values of `part`: tables are merged, other values replaced."""
     both = {
         key: merged(table[key], value)
         for key, value in part.items()
@@ -132,10 +139,16 @@ def _check(axes: Any, changed: Sequence[str]) -> None:
             )
         for level, part in levels.items():
             _check_level(dotted(["grid", axis, level]), part, changed)
-    keys = {axis: {k for part in axes[axis].values() for k in _keys(part)} for axis in axes}
+    keys: dict[str, set[str]] = {axis: set() for axis in axes}
+    for axis, levels in axes.items():
+        for part in levels.values():
+            keys[axis].update(_keys(part))
     for one, other in combinations(axes, 2):
-        if both := keys[one] & keys[other]:
-            raise SchemaError(f"grid: axes {one} and {other} both set {min(both)}; one of them can")
+        both = keys[one] & keys[other]
+        if both:
+            raise SchemaError(
+                f"grid: axes {one} and {other} both set {min(both)}; only one of them may"
+            )
 
 
 def _check_level(where: str, part: Any, changed: Sequence[str]) -> None:
@@ -145,8 +158,8 @@ def _check_level(where: str, part: Any, changed: Sequence[str]) -> None:
         if key not in PARTS and isinstance(value, dict) and value.keys() <= set(PARTS):
             axis, _, level = where.removeprefix("grid.").rpartition(".")
             raise SchemaError(
-                f"{where}.{key}: no part of a configuration; the name of a level that has a dot "
-                f'is quoted, as in [grid.{axis}."{level}.{key}"]'
+                f"{where}.{key}: no part of a configuration; quote the name of a level that "
+                f'contains a dot, as in [grid.{axis}."{level}.{key}"]'
             )
         if key not in PARTS or not isinstance(value, dict):
             raise SchemaError(
@@ -160,18 +173,19 @@ def _check_level(where: str, part: Any, changed: Sequence[str]) -> None:
 
 
 def _check_known(axes: Any, path: Sequence[str]) -> None:
-    """Only levels that the file has can be changed: a mistyped one would be a level more."""
+    """Refuses to set a key of a level that the file lacks: a typing error would add a level."""
     _check(axes, ())
     known = [dotted(["grid", axis, level]) for axis, levels in axes.items() for level in levels]
-    if (level := dotted(path[:3])) not in known:
-        there = f"there are {', '.join(known)}" if known else "there is no grid"
+    level = dotted(path[:3])
+    if level not in known:
+        listed = f"there are {', '.join(known)}" if known else "there is no grid"
         raise SchemaError(
-            f"--set {dotted(path)}: no level of the file{nearest(level, known)}; {there}"
+            f"--set {dotted(path)}: no level of the file{nearest(level, known)}; {listed}"
         )
 
 
 def _keys(table: Table, where: str = "") -> Iterator[str]:
-    """The dotted keys of all values in a table."""
+    """Yields the dotted keys of all values in a table."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _keys(value, f"{where}{key}.")

@@ -1,4 +1,4 @@
-"""What tells one experiment from another: a checkpoint is only continued by its own."""
+"""The identity of an experiment: a checkpoint is continued only by the experiment that wrote it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from dataclasses import fields, is_dataclass
 
 
 def digest(*parts: object) -> str:
-    """Of dataclasses, by what differs from their defaults, and of whatever else has a `repr`."""
-    return hashlib.sha256(repr([_told(part) for part in parts]).encode()).hexdigest()
+    """Returns a digest of dataclasses and of other objects with a `repr`."""
+    return hashlib.sha256(repr([_identity(part) for part in parts]).encode()).hexdigest()
 
 
-def _told(thing: object) -> object:
-    """Its name and what differs from the defaults: a setting that is new leaves it as it is."""
-    if not is_dataclass(thing):
-        return thing
-    own = {f.name: v for f in fields(thing) if (v := getattr(thing, f.name)) != f.default}
-    return type(thing).__qualname__, sorted(own.items())
+def _identity(part: object) -> object:
+    """Returns the name of a dataclass and the fields that differ from their defaults. A setting
+    that a newer version adds does not change it."""
+    if not is_dataclass(part):
+        return part
+    values = {f.name: getattr(part, f.name) for f in fields(part)}
+    own = {f.name: values[f.name] for f in fields(part) if values[f.name] != f.default}
+    return type(part).__qualname__, sorted(own.items())

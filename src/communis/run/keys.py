@@ -1,5 +1,5 @@
-"""The keys of a configuration, read from the JSON Schema that `schema.py` built: what they mean,
-what they may be, and whether a table has others. Nothing here imports torch."""
+"""The keys of a configuration with their meanings, defaults and allowed values, read from the JSON
+Schema that `schema.py` builds. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -27,105 +27,106 @@ WORDS = {
 
 @cache
 def schema() -> Schema:
-    found: Schema = json.loads(FILE.read_text(encoding="utf-8"))
-    return found
+    """Returns the JSON Schema of the configuration."""
+    parsed: Schema = json.loads(FILE.read_text(encoding="utf-8"))
+    return parsed
 
 
 def entries(table: str) -> dict[str, Schema]:
-    """The methods (table "method") or datasets ("data"), each with what lists say of it."""
-    return {one["const"]: one for one in _named(table) if "const" in one}
+    """Returns the methods (table "method") or datasets ("data") with their descriptions."""
+    choices: list[Schema] = schema()["properties"][table]["properties"]["name"]["anyOf"]
+    return {choice["const"]: choice for choice in choices if "const" in choice}
 
 
 def devices() -> dict[str, Schema]:
-    """The device profiles that come along."""
-    roles = schema()["properties"]["fleet"]["properties"]["roles"]["items"]["properties"]
-    return {one["const"]: one["x-profile"] for one in roles["device"]["anyOf"] if "const" in one}
-
-
-def _named(table: str) -> list[Schema]:
-    found: list[Schema] = schema()["properties"][table]["properties"]["name"]["anyOf"]
-    return found
+    """Returns the built-in device profiles by name."""
+    role = schema()["properties"]["fleet"]["properties"]["roles"]["items"]["properties"]
+    choices = role["device"]["anyOf"]
+    return {choice["const"]: choice["x-profile"] for choice in choices if "const" in choice}
 
 
 def models() -> dict[str, Schema]:
-    listed = schema()["properties"]["fleet"]["properties"]["models"]["items"]["oneOf"]
-    return {one["const"]: one for one in listed}
+    """Returns the built-in architectures by name."""
+    choices = schema()["properties"]["fleet"]["properties"]["models"]["items"]["oneOf"]
+    return {choice["const"]: choice for choice in choices}
 
 
 def definition(table: str, name: str) -> Schema:
-    """The settings of a method or dataset."""
-    found: Schema = schema()["definitions"][f"{table}.{name}"]
-    return found
+    """Returns the table of a method or dataset."""
+    table_schema: Schema = schema()["definitions"][f"{table}.{name}"]
+    return table_schema
 
 
 def settings(table: Schema) -> dict[str, Schema]:
-    """The keys of a table that are no tables themselves, nor the name that chose it."""
+    """Returns the keys of a table, without inner tables and without its name."""
     return {
-        key: one
-        for key, one in table["properties"].items()
-        if "properties" not in inner(one) and "const" not in one
+        key: value
+        for key, value in table["properties"].items()
+        if "properties" not in inner(value) and "const" not in value
     }
 
 
 def tables(table: Schema, where: str = "") -> Iterator[tuple[str, Schema]]:
-    """The tables within a table, with their dotted keys, from the outside in."""
-    for key, one in table["properties"].items():
-        if "properties" in inner(one) and "allOf" not in one and key != "methods":
-            yield at(where, key), one
-            yield from tables(inner(one), at(where, key))
+    """Yields the tables within a table with their dotted keys, the outer ones first."""
+    for key, value in table["properties"].items():
+        if "properties" in inner(value) and "allOf" not in value and key != "methods":
+            yield at(where, key), value
+            yield from tables(inner(value), at(where, key))
 
 
 def inner(key: Schema) -> Schema:
-    """The table itself, or the one that a list of tables is made of."""
+    """Returns the schema of a table; for a list of tables, that of its items."""
     items = key.get("items")
     return items if isinstance(items, Mapping) and "properties" in items else key
 
 
 def values(key: Schema) -> str:
-    """What a key may be, in words."""
+    """Returns the allowed values of a key in words."""
     if "enum" in key:
         return ", ".join(toml(value) for value in key["enum"])
     if "anyOf" in key:
-        return " or ".join(values(one) for one in key["anyOf"] if "const" not in one)
+        return " or ".join(values(choice) for choice in key["anyOf"] if "const" not in choice)
     if key.get("type") == "array":
         return f"list of {key['maxItems']}" if "maxItems" in key else "list"
     return WORDS.get(key.get("type", ""), "any value")
 
 
 def default(key: Schema) -> str:
-    """The default as TOML writes it; empty if there is none."""
+    """Returns the default of a key in TOML; empty if it has none."""
     return toml(key["default"]) if "default" in key else ""
 
 
 def toml(value: Any) -> str:
+    """Returns a value in TOML, on one line."""
     text = " ".join(tomli_w.dumps({"x": value}).partition("= ")[2].split())
     return text.replace("[ ", "[").replace(", ]", "]")
 
 
 @cache
 def paths() -> dict[str, list[str]]:
-    """Where in a configuration a key can stand, by its last word: rounds -> run.rounds."""
-    found = {key: [key] for key in schema()["properties"]}
+    """Returns the full keys of a configuration by their last word: rounds -> run.rounds."""
+    full_keys = {key: [key] for key in schema()["properties"]}
     for where, table in tables(schema()):
         if "items" not in table:
             for key in settings(table):
-                found.setdefault(key, []).append(at(where, key))
-    for chosen in ("method", "data"):
-        for name in entries(chosen):
-            for key in settings(definition(chosen, name)):
-                if at(chosen, key) not in found.setdefault(key, []):
-                    found[key].append(at(chosen, key))
-    return found
+                full_keys.setdefault(key, []).append(at(where, key))
+    for table_name in ("method", "data"):
+        for name in entries(table_name):
+            for key in settings(definition(table_name, name)):
+                same = full_keys.setdefault(key, [])
+                if at(table_name, key) not in same:
+                    same.append(at(table_name, key))
+    return full_keys
 
 
 def elsewhere(key: str) -> str:
-    """A hint at the places where a key of this name, or of nearly this name, can stand."""
+    """Returns a hint at the full keys whose last word is this one or a similar one."""
     name = key if key in paths() else nearest(key, list(paths()), str)
     return f" (did you mean {' or '.join(map(repr, paths()[name]))}?)" if name else ""
 
 
 def refuse_unknown(table: Mapping[str, Any]) -> None:
-    """Refuses keys that no configuration has, before anything is imported that would read it."""
+    """Refuses keys that no configuration has, without importing the code that uses them."""
     _refuse_unknown(table, schema(), "")
 
 
@@ -142,10 +143,10 @@ def _refuse_unknown(table: Mapping[str, Any], known: Schema, where: str) -> None
 
 
 def _followed(key: Schema, table: Mapping[str, Any]) -> Schema:
-    """The table behind a key: of a method or dataset, the one that its name chooses."""
+    """Returns the schema of the table at a key; for a method or dataset, that of the one named."""
     if "$ref" in key:
-        found: Schema = schema()["definitions"][key["$ref"].rpartition("/")[2]]
-        return found
+        target: Schema = schema()["definitions"][key["$ref"].rpartition("/")[2]]
+        return target
     for choice in key.get("allOf", ()):
         if choice["if"]["properties"]["name"]["const"] == table.get("name"):
             return _followed(choice["then"], table)

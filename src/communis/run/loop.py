@@ -40,7 +40,7 @@ from communis.run.backends.inprocess import InProcess
 from communis.run.folder import STATES, Checkpoint, RunFolder
 from communis.run.identity import digest
 from communis.run.inbox import Inbox
-from communis.run.plan import Plan, some
+from communis.run.plan import Plan, sample
 from communis.run.round_log import RoundLog
 from communis.run.setup import Setup
 from communis.run.summary import summary
@@ -275,7 +275,7 @@ class Run:
         able = self._privacy.able([i for i in trainers if there[i]], round)
         central = self._privacy.central
         size = self.plan.size(len(trainers))
-        cohort = central.draw(able, draw) if central else some(able, size, draw)
+        cohort = central.draw(able, draw) if central else sample(able, size, draw)
         return cohort, [a for a in self.servers if a == SERVER or there[a]]
 
     def _ask(

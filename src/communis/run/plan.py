@@ -1,4 +1,4 @@
-"""Plan: how a run goes. The `[run]` table of a configuration."""
+"""The plan of a run: the `[run]` table of a configuration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from communis.exchange.privacy.protection import Setting
 from communis.exchange.wire import MAX_BYTES
 
 Rounds = Literal["evaluated", "every"]
-LEAST = {
+SMALLEST = {  # values that are allowed
     "rounds": 0,
     "cohort": 0,
     "eval_every": 0,
@@ -24,69 +24,76 @@ LEAST = {
     "checkpoint_every": 1,
     "max_message_mb": 1,
 }
-MOST_EVALUATED = 1000  # clients, unless `eval_clients` says otherwise
+MOST_EVALUATED = 1000  # clients, if `eval_clients` is 0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a run goes: the `[run]` table of a configuration."""
+    """Rounds, sampling, evaluation, checkpoints and processes of a run."""
 
-    rounds: int = 20
+    rounds: int = 20  # rounds of training
     participation: float = 1.0  # share of the clients sampled per round
     cohort: int = 0  # clients sampled per round; 0: by participation
     eval_every: int = 1  # rounds between evaluations; 0: only after the last round
-    eval_clients: int = (
-        0  # evaluate so many, drawn anew each time; 0: all, or a fixed 1,000 of more
-    )
-    eval_subsets: Literal["own", "each"] = "each"  # score all own modalities, and each one alone
-    eval_whole: bool = (
-        False  # also score the common model with all of the fleet's sensors, and each
-    )
-    # alone, on everybody's windows; not for methods that keep a part of the model to themselves
-    pairs: bool = False  # write down how alike any two clients' updates are
-    pairs_in: Rounds = "evaluated"  # of which rounds: the evaluated ones, or every one
+    # clients sampled for each evaluation; 0: all clients, or the same random 1,000 of a larger
+    # fleet in every evaluation
+    eval_clients: int = 0
+    # the sensors that a client is scored with; "own": all of its sensors, "each": also each of
+    # its sensors alone
+    eval_subsets: Literal["own", "each"] = "each"
+    # also score the common model with all sensors of the fleet, and with each sensor alone, on
+    # the test windows of all clients; not for methods with a private part of the model
+    eval_whole: bool = False
+    pairs: bool = False  # record the cosine similarity between the updates of any two clients
+    # rounds in which pairs are compared; "evaluated": those with an evaluation, "every": all
+    pairs_in: Rounds = "evaluated"
     checkpoint_every: int = 1  # rounds between checkpoints
-    workers: int = 0  # processes; 1: only this one, 0: one per core where that is safe to assume
-    start_method: Literal["", "fork", "spawn", "forkserver"] = ""  # of workers; empty: what suits
-    device: str = "cpu"  # cpu, cuda or mps (the last two are written for, but untried)
-    max_message_mb: int = MAX_BYTES >> 20  # a client's message over this is refused
+    # worker processes; 1: no process besides the main one, 0: one per core where workers are
+    # forked, otherwise none
+    workers: int = 0
+    # how worker processes are started; empty: fork on Linux with device = "cpu", otherwise spawn
+    start_method: Literal["", "fork", "spawn", "forkserver"] = ""
+    device: str = "cpu"  # cpu, cuda or mps; cuda and mps have not been tested
+    max_message_mb: int = MAX_BYTES >> 20  # largest message of a client; larger ones are refused
 
     def __post_init__(self) -> None:
-        for name, least in LEAST.items():
-            if getattr(self, name) < least:
-                raise CommunisError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        for name, smallest in SMALLEST.items():
+            value = getattr(self, name)
+            if value < smallest:
+                raise CommunisError(f"{name} must be at least {smallest}, got {value}")
         _check_device(self.device)
         if self.pairs_in not in get_args(Rounds):
             raise CommunisError(f"pairs_in must be 'evaluated' or 'every', got {self.pairs_in!r}")
         if self.pairs_in == "every" and not self.pairs:
-            raise CommunisError('pairs_in = "every" says when pairs are compared: set pairs = true')
+            raise CommunisError('pairs_in = "every" has no effect without pairs = true: set both')
         if not 0 < self.participation <= 1:
             raise CommunisError(
-                f"participation is a share in (0, 1], got {self.participation}; "
-                "for a number of clients use cohort"
+                f"participation must be a share in (0, 1], got {self.participation}; "
+                "for a number of clients, set cohort"
             )
 
     def evaluates(self, round: int) -> bool:
-        """Whether a round is followed by an evaluation."""
+        """Returns whether clients are evaluated after a round."""
         return round == self.rounds or bool(self.eval_every and round % self.eval_every == 0)
 
     def evaluated(self, clients: Sequence[int], round: int, streams: Streams) -> list[int]:
-        """Who of the clients is scored in a round that is evaluated; the same for all methods of a
+        """Returns the clients that are scored in an evaluation: the same for all methods of a
         seed."""
         if self.eval_clients:
-            return some(clients, self.eval_clients, streams.generator("evaluation", round))
-        return some(clients, MOST_EVALUATED, streams.generator("evaluation"))
+            return sample(clients, self.eval_clients, streams.generator("evaluation", round))
+        return sample(clients, MOST_EVALUATED, streams.generator("evaluation"))
 
     def sampled(self, clients: int) -> bool:
-        """Whether some of so many clients are never scored, though nobody asked for that."""
+        """Returns whether, by default, only a sample of that many clients is ever scored."""
         return not self.eval_clients and clients > MOST_EVALUATED
 
     def compares(self, evaluated: bool) -> bool:
-        """Whether the updates of a round are compared with each other."""
+        """Returns whether the updates of a round are compared in pairs."""
         return self.pairs and (evaluated or self.pairs_in == "every")
 
     def setting(self, trainers: int, star: bool, rule: bool) -> Setting:
-        """What privacy has to know. trainers: how many clients can train."""
+        """Returns what the privacy account depends on. trainers: the number of clients that can
+        train."""
         return Setting(
             rounds=self.rounds,
             participation=self.participation,
@@ -97,16 +104,17 @@ class Plan:
         )
 
     def size(self, trainers: int) -> int:
-        """How many of the clients that can train are sampled for a round."""
+        """Returns how many of the clients that can train are sampled for a round."""
         return self.cohort or max(1, int(self.participation * trainers + 0.5))
 
     def share(self, trainers: int) -> float:
-        """The probability of one of them to be in a round, if all are alike."""
+        """Returns the probability that a client is sampled for a round."""
         return min(1.0, self.size(trainers) / trainers)
 
 
-def some(clients: Sequence[int], count: int, generator: np.random.Generator) -> list[int]:
-    """So many of the clients, in their order; all if there are no more."""
+def sample(clients: Sequence[int], count: int, generator: np.random.Generator) -> list[int]:
+    """Draws `count` of the clients without replacement and keeps their order; returns all clients
+    if there are not more."""
     if count >= len(clients):
         return list(clients)
     chosen = np.sort(generator.choice(len(clients), count, replace=False))

@@ -1,5 +1,5 @@
-"""A file or preset -> its table, with `key=value` overrides: all that can be refused of it before
-anything is imported that trains."""
+"""A file or preset -> its table with `key=value` overrides. Refuses what can be refused before the
+training code is imported."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from communis.run.grid import Table
 def read(
     source: str, overrides: Sequence[str] = (), instead: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[Table, list[str], str]:
-    """The table, the keys that were overridden, and what messages call the source. `instead`:
-    values in place of the file's own; overrides go before them."""
+    """Returns the table, the overridden keys and the name of the source in messages. instead:
+    values that replace the file's own; overrides win over them."""
     text, where = presets.read(source)
     trust_asked(*(override.partition("=")[2] for override in overrides))
     try:

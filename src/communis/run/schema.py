@@ -1,9 +1,9 @@
-"""Builds the JSON Schema of the configuration, which comes with the package.
+"""Builds the JSON Schema of the configuration, a file of the package.
 
     python -m communis.run.schema        # `make schema`
 
-Editors check TOML files by it, and `communis settings` and the lists of methods, models and
-datasets are read from it (`keys.py`), as that takes no torch.
+Editors check TOML files by it. `communis settings` and the lists of methods, models and datasets
+read it (`keys.py`), because that does not import torch.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ from communis.run.config import Config
 from communis.run.grid import PARTS
 from communis.run.keys import FILE
 
-NAMED = {"data": "data", "method": "methods"}  # tables whose keys depend on their name, and rooms
+NAMED = {"data": "data", "method": "methods"}  # tables whose keys depend on their name -> plug-ins
 
 
 def schema() -> Schema:
-    """The whole configuration: definitions hold the table of every method and dataset."""
-    found = table_schema(Config)
-    keys = found["properties"]
+    """Returns the schema of the configuration; its definitions are the tables of all methods and
+    datasets."""
+    configuration = table_schema(Config)
+    keys = configuration["properties"]
     definitions = {}
-    for table, room in NAMED.items():
-        about = keys[table]["description"]
-        keys[table] = {"description": about, **_by_name(table, room)}
-        for name in names(room):
-            definitions[f"{table}.{name}"] = _table_of(room, name)
+    for table, kind in NAMED.items():
+        description = keys[table]["description"]
+        keys[table] = {"description": description, **_by_name(table, kind)}
+        for name in names(kind):
+            definitions[f"{table}.{name}"] = _table_of(kind, name)
     keys["fleet"]["properties"]["models"]["items"] = {"oneOf": _models()}
     role = keys["fleet"]["properties"]["roles"]["items"]["properties"]
     role["device"]["anyOf"] = [*_devices(), {"type": role["device"].pop("type")}]
     keys["target"]["anyOf"] = [{"type": "number"}, _without(keys["target"])]
     keys["methods"] |= {
-        "properties": {n: _settings(n) for n in names("methods")},
-        "additionalProperties": {"type": "object"},  # of a third-party method
+        "properties": {name: _settings(name) for name in names("methods")},
+        "additionalProperties": {"type": "object"},  # for methods outside of communis
     }
     keys["variants"] |= {"additionalProperties": _by_name("method", "methods")}
     parts = {part: {"type": "object"} for part in PARTS}
@@ -53,19 +54,19 @@ def schema() -> Schema:
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "a configuration of communis",
-        **found,
+        **configuration,
         "definitions": definitions,
     }
 
 
 def _without(key: Schema) -> Schema:
-    """Takes the type out of a key, to be one of several."""
+    """Removes the type from a key and returns it, so that it can be one of several."""
     return {name: key.pop(name) for name in ("type", "items")}
 
 
-def _by_name(table: str, room: str) -> Schema:
-    """A table whose other keys are those of the method or dataset that it names."""
-    known = [{"const": name, **_entry(room, name)} for name in names(room)]
+def _by_name(table: str, kind: str) -> Schema:
+    """Returns a table whose other keys are those of the method or dataset that it names."""
+    known = [{"const": name, **_entry(kind, name)} for name in names(kind)]
     outside = {
         "type": "string",
         "pattern": ":",
@@ -80,32 +81,31 @@ def _by_name(table: str, room: str) -> Schema:
                 "if": {"properties": {"name": {"const": name}}},
                 "then": {"$ref": f"#/definitions/{table}.{name}"},
             }
-            for name in names(room)
+            for name in names(kind)
         ],
     }
 
 
-def _entry(room: str, name: str) -> Schema:
-    """What lists say of a method or dataset."""
-    kind = find(room, name)
-    if room == "methods":
-        return {"description": _line((kind.__doc__ or "").split("\n\n")[0])}
-    module = importlib.import_module(kind.__module__)
-    what = (module.__doc__ or "").partition(": ")[2].partition(".\n")[0]
-    return {"description": _line(what), "x-recorded": issubclass(kind, Recorded)}
+def _entry(kind: str, name: str) -> Schema:
+    """Returns the entry of a method or dataset in lists."""
+    plugin = find(kind, name)
+    if kind == "methods":
+        return {"description": _line((plugin.__doc__ or "").split("\n\n")[0])}
+    module = importlib.import_module(plugin.__module__)
+    description = (module.__doc__ or "").partition(": ")[2].partition(".\n")[0]
+    return {"description": _line(description), "x-recorded": issubclass(plugin, Recorded)}
 
 
-def _table_of(room: str, name: str) -> Schema:
-    """The settings of a method or dataset, with its name among the keys, and all that its module
-    says of it."""
-    kind = find(room, name)
-    found = table_schema(kind)
-    module = importlib.import_module(kind.__module__)
-    found["description"] = (module.__doc__ or "").strip()
-    found["properties"] = {"name": {"const": name}, **found["properties"]}
-    if room == "data":
-        found["x-about"] = asdict(module.ABOUT)
-    return found
+def _table_of(kind: str, name: str) -> Schema:
+    """Returns the table of a method or dataset, described by the docstring of its module."""
+    plugin = find(kind, name)
+    table = table_schema(plugin)
+    module = importlib.import_module(plugin.__module__)
+    table["description"] = (module.__doc__ or "").strip()
+    table["properties"] = {"name": {"const": name}, **table["properties"]}
+    if kind == "data":
+        table["x-about"] = asdict(module.ABOUT)
+    return table
 
 
 def _settings(method: str) -> Schema:
@@ -114,8 +114,8 @@ def _settings(method: str) -> Schema:
 
 def _models() -> list[Schema]:
     return [
-        {"const": name, "description": PURPOSE[name], "x-embedding": kind.embedding_size}
-        for name, kind in ZOO.items()
+        {"const": name, "description": PURPOSE[name], "x-embedding": model.embedding_size}
+        for name, model in ZOO.items()
     ]
 
 
@@ -131,10 +131,9 @@ def _line(text: str) -> str:
 
 
 def written() -> str:
-    """The file as it should be."""
-    return (
-        json.dumps(schema(), indent=1, ensure_ascii=False, allow_nan=False, default=_refuse) + "\n"
-    )
+    """Returns the content of the schema's file."""
+    text = json.dumps(schema(), indent=1, ensure_ascii=False, allow_nan=False, default=_refuse)
+    return text + "\n"
 
 
 def _refuse(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a run starts from: clients, privacy, aggregation and the first server states."""
+"""The parts of a run before its first round: clients, privacy, aggregation and server states."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from communis.run.plan import Plan
 
 
 class Setup:
-    """Making one refuses what cannot be run, before there is a folder or a worker."""
+    """Binds a fleet to a method. Refuses what cannot be run before any folder or worker exists."""
 
     def __init__(
         self,
@@ -27,15 +27,16 @@ class Setup:
         rule: Rule | None = None,
         privacy: PrivacyConfig | None = None,
     ) -> None:
-        """rule: what stands in for means, see core/reductions. privacy: see exchange/privacy."""
+        """rule: replaces means in aggregation, see core/reductions. privacy: see
+        exchange/privacy."""
         topology = topology or Star()
         privacy = privacy or PrivacyConfig()
         if not method.needs.exchange:
             topology = Apart()
             if privacy.mode != "none":
                 raise CommunisError(
-                    "exchange = false: nothing leaves a client, so privacy would only noise what "
-                    'it keeps for itself; set [privacy] mode = "none"'
+                    "exchange = false: nothing leaves a client, so privacy would only add noise to "
+                    'what it keeps; set [privacy] mode = "none"'
                 )
         self.clients = FleetClients(fleet.pool() if method.needs.raw_data else fleet, method)
         self.cards = self.clients.cards

@@ -1,4 +1,4 @@
-"""Many scores in a few numbers."""
+"""Means of scores over clients."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from communis.exchange.messages import Scored
 
 
 def summary(scores: Iterable[Scored]) -> dict[str, float]:
-    """Means over clients of what each scores with all its own modalities, as `split.metric`; and
-    the macro-F1 of all their windows together."""
+    """Returns the means over clients of the scores with all their own modalities, as
+    `split.metric`, and the macro-F1 pooled over the windows of all clients."""
     values: dict[str, list[float]] = defaultdict(list)
     counts: dict[str, list[Count]] = defaultdict(list)
-    for x in scores:
-        score = x.score
-        if x.own and score.label < 0:
-            values[f"{x.split}.{score.metric}"].append(score.value)
-        elif x.own and is_count(score.metric):
+    for scored in scores:
+        score = scored.score
+        if scored.own and score.label < 0:
+            values[f"{scored.split}.{score.metric}"].append(score.value)
+        elif scored.own and is_count(score.metric):
             count = Count(score.metric, score.label, score.value, score.support)
-            counts[f"{x.split}.{sibling(score.metric, POOLED)}"].append(count)
-    means = {key: fmean(found) for key, found in values.items()}
-    return means | {key: pooled_f1(found) for key, found in counts.items()}
+            counts[f"{scored.split}.{sibling(score.metric, POOLED)}"].append(count)
+    means = {key: fmean(of_clients) for key, of_clients in values.items()}
+    pooled = {key: pooled_f1(of_clients) for key, of_clients in counts.items()}
+    return means | pooled
 
 
 def weighted_mean(weighted: Sequence[tuple[float, int]]) -> float:
-    """The mean of the finite values by their weights; NaN if there is none."""
-    known = [(value, weight) for value, weight in weighted if math.isfinite(value)]
-    total = sum(weight for _, weight in known)
-    return sum(value * weight for value, weight in known) / total if total else math.nan
+    """Returns the weighted mean of the finite values; NaN if there is none."""
+    finite = [(value, weight) for value, weight in weighted if math.isfinite(value)]
+    total = sum(weight for _, weight in finite)
+    return sum(value * weight for value, weight in finite) / total if total else math.nan

@@ -1,4 +1,4 @@
-"""The tables of a run's folder: one parquet file per round in a room of that name."""
+"""The tables of a run's folder: a subfolder per table, in it one parquet file per round."""
 
 from __future__ import annotations
 
@@ -56,28 +56,28 @@ def _fields(x: object) -> tuple[Any, ...]:
     return tuple(vars(x).values())
 
 
-def write(room: Path, name: str, round: int, things: Sequence[Any]) -> None:
-    """The room has a file of this round: written whole or not at all."""
-    row: Callable[[Any], tuple[Any, ...]] = _score if name == "scores" else _fields
-    columns = zip(*((round, *row(thing)) for thing in things), strict=True)
+def write(subfolder: Path, name: str, round: int, rows: Sequence[Any]) -> None:
+    """Writes the file of a round, whole or not at all."""
+    values: Callable[[Any], tuple[Any, ...]] = _score if name == "scores" else _fields
+    columns = zip(*((round, *values(row)) for row in rows), strict=True)
     table = pa.table([list(column) for column in columns], schema=SCHEMAS[name])
-    if not room.exists():
-        disk.make_folder(room)
-    disk.write_file(file(room.parent, name, round), parquet(table))
+    if not subfolder.exists():
+        disk.make_folder(subfolder)
+    disk.write_file(file(subfolder.parent, name, round), parquet(table))
 
 
 def file(folder: Path, name: str, round: int) -> Path:
-    """Where a round's table is."""
+    """Returns the path of a round's table."""
     return folder / name / f"{round:06d}.parquet"
 
 
 def rounds(folder: Path, name: str) -> Collection[int]:
-    """The rounds of which a room has a table."""
+    """Returns the rounds for which a table has a file."""
     return {int(path.stem) for path in (folder / name).glob("*.parquet") if path.stem.isdigit()}
 
 
 def parquet(table: pa.Table) -> bytes:
-    """A table as the content of a file."""
+    """Returns the content of a parquet file."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, write_page_checksum=True)
     content: bytes = sink.getvalue().to_pybytes()
@@ -91,40 +91,40 @@ def read(
     columns: Sequence[str] | None = None,
     rounds: Collection[int] | None = None,
 ) -> pa.Table:
-    """The rows of a room of which the condition `where` holds. columns: only these; rounds: only
-    these, and the files of others are not opened."""
+    """Reads the rows of a table for which the condition `where` holds. columns: only these; rounds:
+    only these, without opening the files of others."""
     paths = sorted(map(str, (folder / name).glob("*.parquet")))
     if rounds is not None:
         paths = [path for path in paths if int(Path(path).stem) in rounds]
     try:
         dataset = ds.dataset(paths, SCHEMAS[name], _FORMAT)
-        _refuse_strays(dataset)
-        found = dataset.to_table(columns=columns, filter=where)
-        found.validate(full=True)
+        _refuse_misnamed(dataset)
+        table = dataset.to_table(columns=columns, filter=where)
+        table.validate(full=True)
     except (OSError, pa.ArrowException) as error:
         raise CommunisError(f"{folder / name}: {_damaged(paths)} ({_line(error)})") from None
-    empty = [column for column in found.column_names if found[column].null_count]
-    if empty:
-        raise CommunisError(f"{folder / name}: its tables lack values of {', '.join(empty)}")
-    return found
+    incomplete = [column for column in table.column_names if table[column].null_count]
+    if incomplete:
+        raise CommunisError(f"{folder / name}: its tables lack values of {', '.join(incomplete)}")
+    return table
 
 
-def _refuse_strays(dataset: Any) -> None:
-    """Refuses a file with rows of another round than the one that it is named after."""
+def _refuse_misnamed(dataset: Any) -> None:
+    """Refuses a file with rows of another round than its name."""
     for fragment in dataset.get_fragments():
         path = Path(fragment.path)
         for group in fragment.row_groups:  # the scan needs their statistics too
-            known = group.statistics.get("round", {})
-            there = [known[key] for key in ("min", "max") if key in known]
-            if any(round != int(path.stem) for round in there):
+            statistics = group.statistics.get("round", {})
+            rounds = [statistics[key] for key in ("min", "max") if key in statistics]
+            if any(round != int(path.stem) for round in rounds):
                 raise CommunisError(
-                    f"{path}: its rows are of round {there[0]}, not of the round that it is named "
+                    f"{path}: its rows are of round {rounds[0]}, not of the round that it is named "
                     "after; put back a copy, or run it again"
                 )
 
 
 def _damaged(paths: Sequence[str]) -> str:
-    """Which of these files is to blame, in a sentence."""
+    """Returns a sentence that names the damaged file."""
     for path in paths:
         try:
             pq.read_table(path, page_checksum_verification=True)
@@ -134,5 +134,5 @@ def _damaged(paths: Sequence[str]) -> str:
 
 
 def _line(error: Exception) -> str:
-    """The beginning of what a library says, in one line."""
+    """Returns the beginning of a library's message on one line."""
     return readable(" ".join(str(error).split()), 200)

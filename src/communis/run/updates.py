@@ -1,8 +1,9 @@
-"""Do clients pull in the same direction? What their updates say about each other."""
+"""Similarity and divergence of the clients' updates in a round."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -16,9 +17,9 @@ from communis.exchange.messages import Noted, Pair
 
 
 def sent(before: State, received: Mapping[int, Any], cards: Sequence[Card]) -> dict[int, State]:
-    """What clients changed of the parameters of a common model `w`, in the groups whose sensors
-    they own. BatchNorm's statistics in it are no parameters."""
-    found = {}
+    """Returns each client's change of the common model `w`, in the groups whose sensors it owns.
+    BatchNorm statistics do not count as parameters."""
+    updates = {}
     for client, up in received.items():
         w: State = up.w
         card = cards[client]
@@ -30,37 +31,34 @@ def sent(before: State, received: Mapping[int, Any], cards: Sequence[Card]) -> d
             if modality_of_group(group) in owned
             for path in paths
         ]
-        found[client] = State({path: w[path] - before[path] for path in mine})
-    return found
+        updates[client] = State({path: w[path] - before[path] for path in mine})
+    return updates
 
 
 def pairs(updates: Mapping[int, State]) -> list[Pair]:
-    """The cosine between the updates of any two clients, group by group. A client that left a
-    group as it was has no direction."""
+    """Returns the cosine between the updates of any two clients, group by group. A client that did
+    not change a group has no direction in it."""
     flat: dict[str, dict[int, torch.Tensor]] = {}
     for client, update in updates.items():
         for group, paths in groups(update).items():
             vector = torch.cat([update[path].flatten() for path in paths]).double()
             if bool(vector.any()):
                 flat.setdefault(group, {})[client] = vector / vector.norm()
-    found = []
+    similarities: list[Pair] = []
     for group, vectors in flat.items():
         clients = list(vectors)
-        cosines = torch.stack(list(vectors.values()))
-        cosines = (cosines @ cosines.T).clamp(-1, 1)
-        found += [
-            Pair(group, one, other, float(cosines[i, j]))
-            for i, one in enumerate(clients)
-            for j, other in enumerate(clients)
-            if i < j
-        ]
-    return found
+        directions = torch.stack(list(vectors.values()))
+        cosines = (directions @ directions.T).clamp(-1, 1)
+        for i, j in combinations(range(len(clients)), 2):
+            similarities.append(Pair(group, clients[i], clients[j], float(cosines[i, j])))
+    return similarities
 
 
 def spread(updates: Mapping[int, State], cards: Sequence[Card]) -> list[Noted]:
-    """How much the holders of each group disagree."""
+    """Returns the divergence of each group over the clients that hold it."""
     replies = Replies([(cards[client], update) for client, update in updates.items()])
-    apart = divergence(replies, lambda update: update)
+    by_group = divergence(replies, lambda update: update)
     return [
-        Noted(SERVER, diagnostics.SPREAD.of(group), float(value)) for group, value in apart.items()
+        Noted(SERVER, diagnostics.SPREAD.of(group), float(value))
+        for group, value in by_group.items()
     ]

@@ -182,7 +182,7 @@ def test_a_grid_has_a_cell_for_one_level_of_every_axis(tmp_path: Path) -> None:
 def test_one_cell_is_loaded_by_its_levels(tmp_path: Path) -> None:
     source = written(tmp_path, GRID)
     assert load(source, cell="homogeneous/severe") == cells(source)["homogeneous/severe"]
-    with pytest.raises(SchemaError, match=r"toml: a grid: choose with --cell; there are severe/mo"):
+    with pytest.raises(SchemaError, match=r"toml: a grid: choose a cell with --cell; there are severe/mo"):
         load(source)
     with pytest.raises(SchemaError, match=r"no cell 'severe/sever' \(did you mean 'severe/severe'"):
         load(source, cell="severe/sever")
@@ -221,8 +221,8 @@ def test_a_run_remembers_its_cell_and_variant(tmp_path: Path) -> None:
         ("[grid]\nodd = 3", r"grid.odd: expected tables such as \[grid.odd.severe\], got 3"),
         ("[grid.odd]", "grid.odd: expected tables"),
         ("[grid.J.odd]\nfleet.suites.preset = 'severe'", "H and J both set fleet.suites.preset"),
-        ("[cell]\nH = 'severe'", "cell: says of which cell a run was"),
-        ("[levels]\nH = ['severe']", "levels: says of which cell a run was"),
+        ("[cell]\nH = 'severe'", "cell: names the cell of a single run"),
+        ("[levels]\nH = ['severe']", "levels: names the cell of a single run"),
     ],
 )
 def test_mistakes_in_a_grid_are_named(extra: str, message: str, tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ def test_what_is_set_is_not_undone_by_settings_of_one_method(tmp_path: Path) -> 
         (["variants.near.name=fedproxx"], r"near: no method 'fedproxx' \(did you mean 'fedprox'"),
         (["variants.far.mu=1"], "missing key variants.far.name"),
         (["variants.far=1"], "variants.far: expected a table, got 1"),
-        (["variants.fedavg.name=fedprox"], "variants.fedavg: a method is called so"),
+        (["variants.fedavg.name=fedprox"], "variants.fedavg: a method has this name"),
         (["variants.a/b.name=fedprox"], "variants.a/b: 'a/b' cannot be the name of a folder"),
         (["compare=['neer']"], r"no method 'neer' \(did you mean 'near'\?\); there are .*, near"),
         (["compare=near"], "compare: expected a list, got 'near'"),

@@ -1,10 +1,9 @@
-"""The default backend: this machine. Persistent worker processes with one torch thread each, or
-this process alone.
+"""The default backend: persistent worker processes on this machine, or the main process alone.
 
-Work goes out longest client first, answers come back in client order, and every message is read and
-summed in that order: the bits of a run do not depend on the number of workers. Large messages
-travel through files in shared memory; equal ones (a model that is the same for
-everybody) are stored once.
+Each worker has one torch thread. The client with the most work is sent out first; answers are
+returned in client order, and every message is read and summed in that order. The bits of a run
+therefore do not depend on the number of workers. Large messages travel through files in shared
+memory; equal messages (a model that is the same for all clients) are stored once.
 """
 
 from __future__ import annotations
@@ -43,14 +42,16 @@ from communis.run.backends.machine import (
 )
 
 SMALL = 32_768  # bytes; shorter messages go through the pipe itself
-PATIENCE = 2.0  # seconds between two looks whether the parent is still there
+PATIENCE = 2.0  # seconds after which an idle worker checks whether its parent is alive
 
 
 class WorkerError(CommunisError):
-    """A client's own code failed; the text holds its traceback."""
+    """A client's code failed; the text holds the traceback."""
 
 
 class InProcess:
+    """Performs the asks of a round in worker processes of this machine."""
+
     def __init__(
         self,
         clients: FleetClients,
@@ -62,8 +63,9 @@ class InProcess:
         start_method: str = "",
         guard: Guard | None = None,
     ) -> None:
-        """workers: processes; 1: none besides this one; 0: as many as `default_workers` says.
-        states: where private client state lives. guard: what clients do to their messages."""
+        """states: folder of the private client states. workers: number of processes; 1: no process
+        besides this one, 0: the number that `default_workers` returns. guard: protects the messages
+        of clients."""
         start_method = start_method or default_start_method(device)
         self.workers = workers or default_workers(start_method)
         self._scratch = Scratch(shared_memory())
@@ -82,15 +84,20 @@ class InProcess:
         self._unsettled = set(self._versions)  # clients with versions since the last commit
 
     def perform(self, asks: Sequence[Ask]) -> Iterator[Answer]:
-        here = self.workers == 1 or len(asks) == 1
-        for ask, answer in zip(asks, (self._here if here else self._in_workers)(asks), strict=True):
+        """Yields the answers in the order of the asks."""
+        if self.workers == 1 or len(asks) == 1:
+            answers = self._here(asks)
+        else:
+            answers = self._in_workers(asks)
+        for ask, answer in zip(asks, answers, strict=True):
             if answer.keeps_state:
                 self._versions.setdefault(ask.client, set()).add(ask.round)
                 self._unsettled.add(ask.client)
             yield answer
 
     def commit(self, *checkpoints: Sequence[int]) -> None:
-        """Looks only at clients with more than one version, however many clients there are."""
+        """Deletes private states that no checkpoint needs. Only clients with several versions are
+        examined, so that the time does not grow with the number of clients."""
         for client in sorted(self._unsettled):
             needed = {int(rounds[client]) for rounds in checkpoints}
             for old in sorted(self._versions[client] - needed):
@@ -138,13 +145,13 @@ class InProcess:
                 yield answers.pop(due)
         finally:
             letters.close()
-            for worker in [w for w in self._pool if w.asked]:  # the round was given up
+            for worker in [w for w in self._pool if w.asked]:  # the round was abandoned
                 worker.stop(patience=0)
                 self._pool.remove(worker)
 
     def _hand_out(self, asks: Sequence[Ask], waiting: deque[int], letters: _Letters) -> None:
-        """Every worker has an ask, and a second one lying ready while there are plenty, so that it
-        need not wait for this process between two clients."""
+        """Gives every worker an ask and, while there are plenty, a second one in advance, so that
+        it need not wait for this process between two clients."""
         for ahead in (1, 2):
             for worker in self._pool:
                 plenty = len(waiting) > (len(self._pool) if ahead == 2 else 0)
@@ -154,8 +161,8 @@ class InProcess:
 
 
 class _Letters:
-    """Messages to workers: short ones as they are, long ones as files in shared memory, each
-    content once."""
+    """Messages to workers: short ones travel through the pipe, long ones as files in shared memory.
+    Equal messages share a file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -176,20 +183,21 @@ class _Letters:
 
 
 class _Worker:
-    """A process that performs one ask after the other; the parent's end of it."""
+    """The parent's side of a process that performs asks one after the other."""
 
     pipe: Connection
 
     def __init__(self, context: Any, job: tuple[Any, ...], outbox: Path) -> None:
         self._context, self._job, self._outbox = context, job, str(outbox)
-        self.asked: deque[tuple[int, int]] = deque()  # index and client of every ask not answered
-        self._lost: list[int] = []  # asks that lay ready for a process that died
+        self.asked: deque[tuple[int, int]] = deque()  # index and client of every open ask
+        self._lost: list[int] = []  # asks that were sent in advance to a process that died
         self._start()
 
     def _start(self) -> None:
-        """A forked process has the job in its memory. Others get it through the pipe, which breaks
-        if they die; multiprocessing's own way would wait for them to read it."""
-        self._greeted = False  # whether it has said that it is there
+        """Starts the process. A forked process has the job in its memory. Others receive it through
+        the pipe, which breaks if they die; multiprocessing itself would wait for them to read
+        it."""
+        self._greeted = False  # whether the process has reported that it runs
         self.pipe, theirs = self._context.Pipe()
         forked = self._context.get_start_method() == "fork"
         job = self._job if forked else None
@@ -197,7 +205,8 @@ class _Worker:
             target=_serve, args=(theirs, job, self._outbox, os.getpid()), daemon=True
         )
         with warnings.catch_warnings():
-            # Newer Pythons warn of any fork beside a thread; the only other one is a progress bar.
+            # Newer Pythons warn of any fork beside a thread; the only other thread is a progress
+            # bar.
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process.start()
         theirs.close()
@@ -208,8 +217,8 @@ class _Worker:
                 raise self._stillborn() from None
 
     def ready(self) -> bool:
-        """Whether what lies in the pipe is an answer: the first that a process says is that it is
-        there. One that dies before would die again."""
+        """Returns whether the pipe holds an answer. The first message of a process reports that it
+        runs; a process that dies before it would die again."""
         if self._greeted:
             return True
         try:
@@ -237,8 +246,8 @@ class _Worker:
         self.asked.append((index, ask.client))
 
     def receive(self) -> tuple[int, Answer]:
-        """The answer to the oldest ask. If the process died (out of memory, killed), that client
-        failed and a new process takes its place."""
+        """Returns the answer to the oldest ask. If the process died (out of memory, killed), the
+        answer is a failure of that client, and a new process replaces it."""
         index, client = self.asked.popleft()
         try:
             answer, up, failure = self.pipe.recv()
@@ -255,7 +264,7 @@ class _Worker:
         return index, replace(answer, up=_fetch(up))
 
     def give_back(self) -> list[int]:
-        """The asks that a process which died had not begun; once."""
+        """Returns, once, the asks that a process had not begun when it died."""
         lost, self._lost = self._lost, []
         return lost
 
@@ -270,9 +279,9 @@ class _Worker:
 
 
 def _serve(pipe: Connection, job: tuple[Any, ...] | None, outbox: str, parent: int) -> None:
-    """The worker's loop; a job that is None comes through the pipe. Ctrl-C and SIGTERM, which a
-    group of processes gets as one, are for the parent: it finishes the round and then stops the
-    workers. A parent that was killed cannot; its workers see that it is gone."""
+    """Runs the loop of a worker. A job that is None comes through the pipe. Ctrl-C and SIGTERM
+    reach the whole group of processes; the worker ignores them, because the parent finishes the
+    round and then stops its workers. If the parent was killed, the worker notices and ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     torch.set_num_threads(1)
@@ -307,7 +316,7 @@ def _serve(pipe: Connection, job: tuple[Any, ...] | None, outbox: str, parent: i
 
 
 def _fetch(letter: bytes | str) -> bytes:
-    """A message, whether it came through the pipe or lies in shared memory."""
+    """Returns a message that came through the pipe or lies in shared memory."""
     return Path(letter).read_bytes() if isinstance(letter, str) else letter
 
 

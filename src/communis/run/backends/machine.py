@@ -1,4 +1,4 @@
-"""What the processes of this machine need to know: threads, memory, how workers start."""
+"""Threads, memory and start of the worker processes on this machine."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ import torch
 
 
 def default_start_method(device: str) -> str:
-    """fork where it is safe and quick (Linux, CPU); spawn elsewhere, and with accelerators, which
+    """Returns "fork" where it is safe and quick (Linux, CPU), and "spawn" elsewhere: accelerators
     do not survive a fork."""
     return "fork" if sys.platform == "linux" and device == "cpu" else "spawn"
 
 
 def default_workers(start_method: str) -> int:
-    """One per core; only this process where workers are spawned, because a script that spawns must
-    protect its main module, and not every script does."""
+    """Returns one worker per core. Where workers are spawned it returns 1, because a script that
+    spawns processes must protect its main module, and not every script does."""
     return os.cpu_count() or 1 if start_method == "fork" else 1
 
 
 def keep_freed_memory() -> None:
-    """Tells glibc to keep freed blocks: training frees and asks for the same megabytes every step,
-    and handing them back to the system costs a page fault per 4 KB. A no-op elsewhere."""
+    """Makes glibc keep freed blocks: training frees and allocates the same megabytes in every step,
+    and returning them to the system costs a page fault per 4 KB. Other C libraries are left
+    alone."""
     if sys.platform == "linux":
         try:
             libc = ctypes.CDLL(None)
@@ -38,7 +39,8 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Sums have one order, as in a worker; the caller's number of threads is restored."""
+    """Restricts torch to one thread, so that sums have the same order as in a worker; restores the
+    caller's number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -48,7 +50,8 @@ def one_thread() -> Iterator[None]:
 
 
 def shared_memory() -> Path | None:
-    """A folder in shared memory with room to spare; None: the system's temporary folder must do."""
+    """Returns a folder in shared memory with at least 512 MB free; None if there is none, and the
+    system's temporary folder must serve."""
     folder = Path("/dev/shm")
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         return None

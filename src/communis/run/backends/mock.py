@@ -1,5 +1,5 @@
-"""A backend for tests: another backend whose answers are tampered with on the way, as a bad network
-or a bad client would."""
+"""A backend for tests: changes the answers of another backend as a bad network or a bad client
+would."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tamper = Callable[[Ask, Answer], Answer]
 class Mock:
     inner: Backend
     tamper: Tamper = lambda ask, answer: answer
-    asks: list[Ask] = field(default_factory=list)  # everything that was asked, for assertions
+    asks: list[Ask] = field(default_factory=list)  # all asks, for assertions
 
     def perform(self, asks: Sequence[Ask]) -> Iterator[Answer]:
         self.asks.extend(asks)
@@ -30,7 +30,7 @@ class Mock:
 
 
 def silence(*clients: int) -> Tamper:
-    """These clients train, but their messages never arrive."""
+    """Loses the messages of these clients, which still train."""
 
     def tamper(ask: Ask, answer: Answer) -> Answer:
         lost = ask.kind == "train" and ask.client in clients
@@ -40,7 +40,7 @@ def silence(*clients: int) -> Tamper:
 
 
 def corrupt(change: Callable[[bytes], bytes], *clients: int) -> Tamper:
-    """The messages of these clients arrive changed."""
+    """Changes the messages of these clients on the way."""
     return lambda ask, answer: (
         replace(answer, up=change(answer.up)) if ask.client in clients and answer.up else answer
     )

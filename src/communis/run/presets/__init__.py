@@ -1,4 +1,4 @@
-"""The experiments that come with communis, one TOML file each; a name is the path below here."""
+"""The built-in experiments: one TOML file each, named by its path below this folder."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def _below(folder: Traversable, above: str = "") -> Iterator[str]:
 
 
 def about(preset: str) -> str:
-    """The first sentence of the comment that a preset begins with."""
+    """Returns the first sentence of the comment at the top of a preset."""
     comment = takewhile(lambda line: line.startswith("#"), _content(preset).splitlines())
-    said = " ".join(line.lstrip("# ") for line in comment)
-    return re.split(r"(?<=[.!?]) ", said, maxsplit=1)[0]
+    words = " ".join(line.lstrip("# ") for line in comment)
+    return re.split(r"(?<=[.!?]) ", words, maxsplit=1)[0]
 
 
 def text(preset: str) -> str:
@@ -47,7 +47,7 @@ def _content(preset: str) -> str:
 
 
 def read(source: str) -> tuple[str, str]:
-    """The text of a file or of a preset, and what messages call it."""
+    """Returns the text of a file or preset, and its name in messages."""
     path = Path(source)
     if path.suffix == ".toml" or path.is_file():
         try:
