@@ -42,7 +42,7 @@ def test_presets_are_valid_and_survive_being_written(name: str, tmp_path: Path) 
         ("method.lr=nan", "method.lr: expected a finite number"),
         ("method.lr=-1", r"\[method\] lr must be positive"),
         ("method.optimizer=sdg", r"'sdg' is not one of .* \(did you mean 'sgd'\?\)"),
-        ("run.participation=2", "for a number of clients use cohort"),
+        ("run.participation=2", "for a number of clients, set cohort"),
         ("fleet.models=['cn']", r"no architecture 'cn' \(did you mean 'cnn'\?\)"),
         ("fleet.roles=[{modalites=['m0'],count=3}]", r"fleet\.roles\[0\]\.modalites"),
         ("fleet.roles=[{modalities=['m0']}]", r"missing key fleet\.roles\[0\]\.count"),

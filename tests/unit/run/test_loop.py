@@ -48,11 +48,11 @@ def test_cohorts_are_drawn_by_seed_without_repetition() -> None:
     ("settings", "message"),
     [
         ({"participation": 0.0}, "share in"),
-        ({"participation": 1.5}, "for a number of clients use cohort"),
+        ({"participation": 1.5}, "for a number of clients, set cohort"),
         ({"rounds": -1}, "rounds must be at least 0"),
         ({"checkpoint_every": 0}, "at least 1"),
         ({"pairs_in": "all"}, "must be 'evaluated' or 'every', got 'all'"),
-        ({"pairs_in": "every"}, "set pairs = true"),
+        ({"pairs_in": "every"}, "without pairs = true"),
     ],
 )
 def test_impossible_plans_are_refused(settings: dict[str, Any], message: str) -> None:
