@@ -1,5 +1,5 @@
-"""The round loop. A run is an iterator of RoundRecord; what a user wants done between rounds is the
-body of the loop."""
+"""The round loop. A run is an iterator of RoundRecord; the body of the user's loop runs between
+rounds."""
 
 from __future__ import annotations
 
@@ -49,9 +49,10 @@ log = logging.getLogger("communis")
 
 
 class Run:
-    """`for record in Run(fleet, method, Plan(rounds=20)): ...`
+    """A run of a method on a fleet: `for record in Run(fleet, method, Plan(rounds=20)): ...`
 
-    Afterwards `records()`, `scores()` and `links()` are data frames; `server` is what was learned.
+    Afterwards `records()`, `scores()` and `links()` return data frames, and `server` is the final
+    state of the server.
     """
 
     def __init__(
@@ -67,32 +68,34 @@ class Run:
         privacy: PrivacyConfig | None = None,
         backend: Backend | None = None,
     ) -> None:
-        """folder: where everything is written and a checkpoint is continued from; without one the
-        run leaves nothing behind. config: text for the folder's config.toml. rule: what stands in
-        for means, see core/reductions. privacy: see exchange/privacy."""
+        """folder: receives everything that is written; a checkpoint in it is continued. Without a
+        folder the run leaves nothing behind. config: text for the folder's config.toml. rule:
+        replaces means in aggregation, see core/reductions. privacy: see exchange/privacy."""
         self.plan = plan or Plan()
         self.method = method
         setup = Setup(fleet, method, self.plan, topology, rule, privacy)
         if backend is not None and setup.privacy.guard is not None:
-            raise CommunisError("privacy: a backend of one's own has no guard on its clients")
+            raise CommunisError(
+                "privacy: a backend that is passed to Run does not guard the messages of clients"
+            )
         self.topology = setup.topology
         self.cards = setup.cards
         self.servers = setup.servers
         self._fleet = setup.clients
         self._streams = fleet.streams
         self._clock = setup.clock
-        self._liars = setup.attackers
+        self._attackers = setup.attackers
         self._privacy = setup.privacy
         self._aggregation = setup.aggregation
         self._server_type, *_ = wire.payload_types(type(method))
         self.round = 0  # the last one completed
         self.history: list[RoundRecord] = []
         self._since = np.full(len(self.cards), -1, np.int64)  # round of each client's private state
-        self._checkpoints: list[Array] = []  # the same in the checkpoints on disk, the last first
-        self._diverged: frozenset[int] = frozenset()  # clients, by their last training
+        self._checkpoints: list[Array] = []  # `_since` of the checkpoints on disk, the last first
+        self._diverged: frozenset[int] = frozenset()  # clients whose last training diverged
         self._lasting = folder is not None
         if folder is None:
-            self._scratch = Scratch()  # removed when this run is forgotten
+            self._scratch = Scratch()  # removed when this object is collected
             folder = self._scratch.path / "run"
         self.folder = RunFolder(Path(folder))
         self.folder.open()
@@ -108,17 +111,17 @@ class Run:
                 guard=self._privacy.guard,
             )
             self._commit()
-        except BaseException:  # else the folder would be in use for as long as the error is kept
+        except BaseException:  # otherwise the folder stays locked while the error is referenced
             self.folder.close()
             raise
 
     def _begin(self, config: str) -> int:
-        """Goes on from the folder's checkpoint, or writes down what begins; the round saved."""
+        """Continues the folder's checkpoint, or describes the new run in the folder. Returns the
+        round of the checkpoint, -1 if there is none."""
         saved = self._restore()
         if saved < 0:
-            hears = self.topology.describe(len(self._fleet.fleet))
-            about = {"topology": hears, **self._evaluation()}
-            self.folder.describe(config, self._fleet, about)
+            topology = self.topology.describe(len(self._fleet.fleet))
+            self.folder.describe(config, self._fleet, {"topology": topology, **self._evaluation()})
         self.folder.account(self._privacy.account())
         return saved
 
@@ -141,7 +144,7 @@ class Run:
         self.close()
 
     def close(self) -> None:
-        """Saves what is not saved yet and ends the workers, also if the disk is full."""
+        """Saves the last round and ends the workers, even if the disk is full."""
         try:
             self.save()
         finally:
@@ -149,134 +152,152 @@ class Run:
             self.folder.close()
 
     def save(self) -> None:
-        """The folder's checkpoint is the last completed round."""
+        """Writes a checkpoint of the last completed round, if there is none yet."""
         if self._saved == self.round:
             return
         if self._lasting:
             self.folder.save(Checkpoint(self.round, self._experiment, self._tensors()))
         self._saved = self.round
-        before = self._checkpoints[:1] if self._lasting else []
-        self._checkpoints = [self._since.copy(), *before]
+        previous = self._checkpoints[:1] if self._lasting else []
+        self._checkpoints = [self._since.copy(), *previous]
         self._commit()
 
     def _commit(self) -> None:
-        """The private states of the checkpoints stay, others may go."""
+        """Allows the backend to delete private states that no checkpoint needs."""
         checkpoints = self._checkpoints or [self._since]
         self.backend.commit(*(rounds.tolist() for rounds in checkpoints))
 
     def _tensors(self) -> dict[str, torch.Tensor]:
-        """What a checkpoint holds."""
-        found = {STATES: torch.from_numpy(self._since), **self._privacy.tensors}
+        """Returns the tensors of a checkpoint."""
+        tensors = {STATES: torch.from_numpy(self._since), **self._privacy.tensors}
         for aggregator, server in self.servers.items():
-            flat = wire.flatten(server)
-            found |= {f"{aggregator}:{key}": tensor for key, tensor in flat.items()}
-        return found
+            for key, tensor in wire.flatten(server).items():
+                tensors[f"{aggregator}:{key}"] = tensor
+        return tensors
 
     @property
     def server(self) -> Any:
-        """The state of the only aggregator (in a graph, see `servers`)."""
+        """The state of the server (in a graph, see `servers`)."""
         return self.servers[SERVER]
 
     @property
     def spent(self) -> bool:
-        """Whether it ended early because the privacy budget is spent."""
+        """Whether the run ended early because its privacy budget is spent."""
         return self.round < self.plan.rounds and self._privacy.over(self.round + 1)
 
     def records(self) -> pd.DataFrame:
-        """One row per round."""
+        """Returns one row per round."""
         rows = [{**vars(record), **record.scores} for record in self.history]
         return pd.DataFrame(rows).drop(columns=["scores", "tables"], errors="ignore")
 
     def scores(self) -> pd.DataFrame:
-        """One row per evaluated round x client x split x modality subset x metric x class."""
+        """Returns one row per evaluated round, client, split, modality subset, metric and class."""
         return pd.DataFrame(self.folder.scores().to_pandas())
 
     def links(self) -> pd.DataFrame:
-        """Bytes per round and link; the server is -1, all neighbours of a node -2."""
+        """Returns the bytes per round and link; the server is -1, all neighbours of a node -2."""
         return pd.DataFrame(self.folder.links().to_pandas())
 
     def _next(self) -> RoundRecord:
-        """One round. The run changes only at its end, so a failure leaves the last round intact."""
-        start, round = time.perf_counter(), self.round + 1
-        cohort, awake = self._reached(round)
+        """Performs one round. The run changes only at its end, so that a failure leaves the last
+        round intact."""
+        start = time.perf_counter()
+        round = self.round + 1
+        cohort, aggregators = self._draw(round)
         topology = self.topology.at(round)
-        ledger = Ledger(topology, awake, cohort)
-        heard = {a: topology.hears(a, cohort) for a in awake}
+        ledger = Ledger(topology, aggregators, cohort)
+        round_log = RoundLog(self.method, self.cards)
+        since = self._since.copy()
+
         if self.method.needs.raw_data:
-            raw = self._fleet.fleet.training_bytes() if round == 1 else {}
-            ledger.pool(cohort[0], raw)
-        since, diary = self._since.copy(), RoundLog(self.method, self.cards)
-        answers = self._ask("train", cohort, round, since, self.servers, ledger)
-        arriving = {client for clients in heard.values() for client in clients}
-        inbox = Inbox(self.method, self._privacy.cards, self.plan.max_message_mb << 20, arriving)
-        inbox.read(answers, ledger, diary)
-        received, refused = inbox.messages, inbox.refused
+            ledger.pool(cohort[0], self._fleet.fleet.training_bytes() if round == 1 else {})
+        senders = {a: topology.hears(a, cohort) for a in aggregators}
+        expected = {client for clients in senders.values() for client in clients}
+        inbox = Inbox(self.method, self._privacy.cards, self.plan.max_message_mb << 20, expected)
+        inbox.read(
+            self._ask("train", cohort, round, since, self.servers, ledger), ledger, round_log
+        )
+        received = inbox.messages
+        refused = inbox.refused
         since[inbox.kept] = round
-        heard = {a: [i for i in clients if i in received] for a, clients in heard.items()}
-        begun = time.perf_counter()
-        servers, dropped = self._aggregation.all(self.servers, heard, received, round)
-        seconds_aggregation = time.perf_counter() - begun
-        if dropped:  # then the round did not happen for the clients either
-            refused, since = [*refused, *dropped], self._since.copy()
+
+        heard = {a: [i for i in clients if i in received] for a, clients in senders.items()}
+        aggregation_start = time.perf_counter()
+        servers, failures = self._aggregation.all(self.servers, heard, received, round)
+        seconds_aggregation = time.perf_counter() - aggregation_start
+        if failures:  # then the round did not happen for the clients either
+            refused = [*refused, *failures]
+            since = self._since.copy()
         elif isinstance(self.method, AfterExchange):
-            there = [i for i in cohort if since[i] == round or i in received]
-            for answer in self._ask("after", there, round, since, servers, ledger):
-                diary.hear(answer)
+            working = [i for i in cohort if since[i] == round or i in received]
+            for answer in self._ask("after", working, round, since, servers, ledger):
+                round_log.hear(answer)
                 refused += answer.failures
                 if answer.keeps_state:
                     since[answer.client] = round
-        trained = time.perf_counter()
+
+        evaluation_start = time.perf_counter()
         diverged = self._diverged_after(cohort, refused)
         scores, unscored = self._evaluate(round, since, servers, cohort, diverged)
         refused += unscored
         if self.plan.compares(evaluated=bool(scores)):
-            diary.compare(self.servers, {i: x for i, x in received.items() if i not in self._liars})
-        spent, nothing = diary.spent(self._clock, ledger), 0.0 if self._clock else math.nan
-        honest = {a: server for a, server in servers.items() if a not in self._liars}
-        lying = [i for i in self._liars if self._fleet.fleet.attack.attacks(i, round)]
-        moved = self._aggregation.moved(self.servers, servers, heard, received, lying, round)
-        paid = self._privacy.spend(cohort, round)
+            of_honest = {i: message for i, message in received.items() if i not in self._attackers}
+            round_log.compare(self.servers, of_honest)
+        spent = round_log.spent(self._clock, ledger)
+        no_cost = 0.0 if self._clock else math.nan
+        honest = {a: server for a, server in servers.items() if a not in self._attackers}
+        attacking = [i for i in self._attackers if self._fleet.fleet.attack.attacks(i, round)]
+        attack_distance = self._aggregation.moved(
+            self.servers, servers, heard, received, attacking, round
+        )
+        privacy_costs = self._privacy.spend(cohort, round)
         if self.method.needs.exchange and self._privacy.see(inbox.sent, inbox.sound):
             self.folder.account(self._privacy.account())
+
         tables: dict[str, Sequence[Any]] = {"links": ledger.links, "scores": scores, "clock": spent}
-        tables |= diary.rows(honest, paid)
+        tables |= round_log.rows(honest, privacy_costs)
         record = RoundRecord(
             round=round,
             cohort=tuple(cohort),
-            loss=inbox.loss([card for card in self.cards if card.id not in self._liars]),
+            loss=inbox.loss([card for card in self.cards if card.id not in self._attackers]),
             bytes_down=ledger.bytes_down,
             bytes_up=ledger.bytes_up,
             bytes_framing=ledger.bytes_framing,
-            seconds=trained - start,
+            seconds=evaluation_start - start,
             seconds_aggregation=seconds_aggregation,
-            seconds_evaluation=time.perf_counter() - trained,
-            virtual_seconds=max((s.compute + s.down + s.up for s in spent), default=nothing),
-            virtual_joules=sum((s.joules for s in spent), start=nothing),
+            seconds_evaluation=time.perf_counter() - evaluation_start,
+            virtual_seconds=max((s.compute + s.down + s.up for s in spent), default=no_cost),
+            virtual_joules=sum((s.joules for s in spent), start=no_cost),
             consensus_distance=self._aggregation.consensus_distance(honest),
-            attack_distance=math.nan if dropped else moved,
+            attack_distance=math.nan if failures else attack_distance,
             refused=tuple(refused),
             scores=summary(scores),
             tables=tuple(name for name, rows in tables.items() if rows),
         )
         self.folder.record(record, tables)
-        self.round, self._since, self.servers = round, since, servers
+        self.round = round
+        self.servers = servers
+        self._since = since
         self._diverged = diverged
         self.history.append(record)
         if round % self.plan.checkpoint_every == 0:
             self.save()
         return record
 
-    def _reached(self, round: int) -> tuple[list[int], list[int]]:
-        """Who trains, a sample of those who are online, and the aggregators that hear them."""
-        trainers, fleet = self._fleet.trainers, self._fleet.fleet
-        there = np.ones(len(self.cards), bool)  # a pooled client sits beside the server
-        there[: len(fleet)] = fleet.online.who(len(fleet), round, self._streams) | fleet.pooled
-        draw = self._streams.generator("participation", round)
-        able = self._privacy.able([i for i in trainers if there[i]], round)
-        central = self._privacy.central
-        size = self.plan.size(len(trainers))
-        cohort = central.draw(able, draw) if central else sample(able, size, draw)
-        return cohort, [a for a in self.servers if a == SERVER or there[a]]
+    def _draw(self, round: int) -> tuple[list[int], list[int]]:
+        """Returns the cohort, a sample of the clients that are online, and the aggregators that are
+        online."""
+        trainers = self._fleet.trainers
+        fleet = self._fleet.fleet
+        online = np.ones(len(self.cards), bool)  # a pooled client sits beside the server
+        online[: len(fleet)] = fleet.online.who(len(fleet), round, self._streams) | fleet.pooled
+        generator = self._streams.generator("participation", round)
+        able = self._privacy.able([i for i in trainers if online[i]], round)
+        if self._privacy.central:
+            cohort = self._privacy.central.draw(able, generator)
+        else:
+            cohort = sample(able, self.plan.size(len(trainers)), generator)
+        return cohort, [a for a in self.servers if a == SERVER or online[a]]
 
     def _ask(
         self,
@@ -287,7 +308,8 @@ class Run:
         servers: Mapping[int, Any],
         ledger: Ledger,
     ) -> Iterator[Answer]:
-        """Sends the downlinks and has the clients work, each from its state of round `since`."""
+        """Sends the downlinks and yields the answers of the clients, each working from its private
+        state of round `since`."""
         messages = self._downs(clients, servers, kind)
         for client in clients:
             ledger.down(client, messages[client])
@@ -297,21 +319,25 @@ class Run:
     def _downs(
         self, clients: Sequence[int], servers: Mapping[int, Any], kind: str
     ) -> dict[int, wire.Message]:
-        """The downlink of every client, or what it would get with all sensors ("whole")."""
-        known = self._privacy.cards
-        cards = {i: self._fleet.whole(i) if kind == "whole" else known[i] for i in clients}
-        of = {i: servers[self.topology.aggregator_of(i)] for i in clients}
-        return self._aggregation.downs(of, cards, after=kind == "after")
+        """Returns the downlink of every client; with kind "whole", as if the client had all sensors
+        of the fleet."""
+        if kind == "whole":
+            cards = {i: self._fleet.whole(i) for i in clients}
+        else:
+            cards = {i: self._privacy.cards[i] for i in clients}
+        server_of = {i: servers[self.topology.aggregator_of(i)] for i in clients}
+        return self._aggregation.downs(server_of, cards, after=kind == "after")
 
     def _diverged_after(
         self, cohort: Sequence[int], refused: Sequence[tuple[int, str]]
     ) -> frozenset[int]:
-        """The clients whose last training ended in a private state that is not finite."""
+        """Returns the clients whose last training ended in a private state that is not finite."""
         now = {client for client, reason in refused if not_finite(reason)}
         return frozenset((self._diverged - set(cohort)) | now)
 
     def _evaluation(self) -> dict[str, Any]:
-        """What the folder says of whom is scored; `notes` are shown beside the scores."""
+        """Returns which clients are scored, for fleet.json; reports show `notes` beside the
+        scores."""
         honest = self._honest
         count = len(self.plan.evaluated(honest, 1, self._streams))
         notes = list(self._fleet.fleet.windows.notes)
@@ -321,14 +347,14 @@ class Run:
                 "rounds and for all methods of a seed; "
                 f"run.eval_clients = {len(honest)} scores all"
             )
-            if self._lasting:  # else it may be a rehearsal of one that is
+            if self._lasting:
                 log.info(notes[-1])
         return {"notes": notes, "evaluation": {"clients": count, "of": len(honest)}}
 
     @cached_property
     def _honest(self) -> list[int]:
         """The clients that can be scored."""
-        return [i for i in range(len(self._fleet.fleet)) if i not in self._liars]
+        return [i for i in range(len(self._fleet.fleet)) if i not in self._attackers]
 
     def _evaluate(
         self,
@@ -338,8 +364,9 @@ class Run:
         cohort: Sequence[int],
         diverged: Collection[int],
     ) -> tuple[list[Scored], list[tuple[int, str]]]:
-        """The scores of this round, if they are due or no round can follow, and the clients that
-        could not be scored. Who diverged scores NaN: the state before would flatter the method."""
+        """Returns the scores of this round, if an evaluation is due or no round can follow, and the
+        clients that could not be scored. A client that diverged scores NaN, because the score of
+        its earlier state would flatter the method."""
         if not self.plan.evaluates(round) and not self._privacy.over(round + 1, cohort):
             return [], []
         clients = self.plan.evaluated(self._honest, round, self._streams)
@@ -351,21 +378,25 @@ class Run:
             answers += self.backend.perform(
                 [Ask("whole", i, round, -1, messages[i].data) for i in clients]
             )
-        failed = [failure for answer in answers for failure in answer.failures]
-        scores = [scored for answer in answers for scored in answer.scores]
-        return [unknown(x) if x.client in diverged else x for x in scores], failed
+        scores: list[Scored] = []
+        failed: list[tuple[int, str]] = []
+        for answer in answers:
+            failed += answer.failures
+            for scored in answer.scores:
+                scores.append(unknown(scored) if scored.client in diverged else scored)
+        return scores, failed
 
     @cached_property
     def _experiment(self) -> str:
-        """A digest of everything that must be the same for a checkpoint to be continued; the plan
-        may change, for instance to go on for more rounds."""
+        """The digest of everything that must be the same for a checkpoint to be continued. The plan
+        is not part of it, so that a run can be continued for more rounds."""
         cards = [(c.id, c.modalities, c.samples, c.model) for c in self.cards]
-        extra = [part for part in (self._aggregation.rule, *self._privacy.mechanisms) if part]
+        optional = [part for part in (self._aggregation.rule, *self._privacy.mechanisms) if part]
         fleet = self._fleet.fleet.digest
-        return digest(self.method, self.topology, self._streams, fleet, cards, *extra)
+        return digest(self.method, self.topology, self._streams, fleet, cards, *optional)
 
     def _restore(self) -> int:
-        """Continues the folder's checkpoint; its round, or -1 if there is none."""
+        """Continues the folder's checkpoint. Returns its round, -1 if there is none."""
         checkpoints = self.folder.load(self._experiment)
         if not checkpoints:
             return -1
@@ -388,7 +419,8 @@ class Run:
         self.servers = {
             a: wire.unflatten(by_server[str(a)], self._server_type) for a in self.servers
         }
-        self.round, self.history = last.round, self.folder.records()
+        self.round = last.round
+        self.history = self.folder.records()
         for record in self.history:
             self._diverged = self._diverged_after(record.cohort, record.refused)
         return last.round
