@@ -1,10 +1,10 @@
-"""What a run costs if every client takes part by a coin of its own (Poisson sampling).
+"""Privacy accountant for Poisson sampling, in which every client takes part independently.
 
-A round is (q, z): every client is in it with probability q, and the sum of their clipped messages
-gets Gaussian noise of z times the clipping bound. Neighbours differ by one client more or less.
-Every epsilon here is an upper bound: `pld` (privacy loss distributions, rounded upwards on a grid)
-is nearly exact; `rdp` (Renyi divergences) is some ten percent above it and loose where epsilon is
-large.
+A round is (q, z): every client takes part with probability q, and the sum of the clipped messages
+receives Gaussian noise with a standard deviation of z times the clipping bound. Neighbouring
+datasets differ by the presence of one client. Every epsilon here is an upper bound: `pld` (privacy
+loss distributions, rounded upwards on a grid) is nearly exact; `rdp` (Renyi divergences) is about
+ten percent above it, and loose where epsilon is large.
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ Kind = Literal["rdp", "pld"]
 Round = tuple[float, float]  # (q, z)
 
 ORDERS = (
-    *(x / 4 for x in range(6, 24)),  # of use where epsilon is large
+    *(x / 4 for x in range(6, 24)),  # these matter where epsilon is large
     *range(6, 21),
-    *(24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256, 512, 1024),  # where it is small
+    *(24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256, 512, 1024),  # these where it is small
 )
-EXACT = 16  # so many different rounds are accounted for as they are; of more, z is rounded down
-STEP = 1.02  # to powers of this, which costs at most about as much of epsilon
-FINE = 0.1  # the grid of privacy losses, as a share of what one round makes them vary
-LEAST = 1e-3  # less noise than that counts as none
+# Up to EXACT different rounds are composed as they are. With more, z is rounded down to a power of
+# STEP, which raises epsilon by about two percent at most.
+EXACT = 16
+STEP = 1.02
+FINE = 0.1  # width of the grid of privacy losses, relative to their deviation in one round
+LEAST = 1e-3  # noise below this counts as none
 
 
 def epsilon_of(rounds: Iterable[Round], delta: float, kind: Kind = "rdp") -> float:
-    """Of all these rounds together; infinite if one of them had no noise to speak of."""
+    """Returns epsilon of all rounds together; infinite if one of them has practically no noise."""
     if not 0 < delta < 1:
         raise CommunisError(f"delta must be in (0, 1), got {delta}; 1e-5 is usual")
     counts = _grouped(rounds)
@@ -48,7 +50,7 @@ def epsilon_of(rounds: Iterable[Round], delta: float, kind: Kind = "rdp") -> flo
         return math.inf
     if not counts:
         return 0.0
-    with _no_word_of_left_out_orders():
+    with _excluded_orders_not_logged():
         return _pld(counts, delta) if kind == "pld" else _rdp(counts, delta)
 
 
@@ -60,16 +62,17 @@ def noise_for(
     kind: Kind = "rdp",
     weights: Sequence[float] = (),
 ) -> float:
-    """The least z, within one part in 10,000, with which so many rounds cost no more than epsilon.
-    With weights, 1 on average, round t gets z / sqrt(w_t) and so about that share of the budget."""
+    """Returns the least z, within one part in 10,000, with which the rounds cost at most epsilon.
+    weights: their mean is 1; round t gets the noise z / sqrt(w_t), and with it about the share w_t
+    of the budget."""
     if not 0 < epsilon < math.inf:
         raise CommunisError(f"epsilon must be positive and finite, got {epsilon}")
     if not 0 < q <= 1:
         raise CommunisError(f"q must be in (0, 1], got {q}")
     if rounds < 1 or (weights and len(weights) != rounds):
         raise CommunisError(
-            f"rounds must be at least 1 and have a weight each or none, got {rounds} rounds and "
-            f"{len(weights)} weights"
+            f"rounds must be at least 1, and there must be one weight per round or none, got "
+            f"{rounds} rounds and {len(weights)} weights"
         )
     if weights and not (min(weights) > 0 and abs(sum(weights) / rounds - 1) < 1e-6):
         raise CommunisError("weights of rounds must be positive and 1 on average")
@@ -81,15 +84,15 @@ def noise_for(
         spent = epsilon_of(((q, z / math.sqrt(w)) for w in shares), delta, kind)
         return math.log(min(max(spent, 1e-300), 1e300) / epsilon)
 
-    # As if many rounds made a Gaussian of it: a start that is close unless z is very small.
+    # The limit of many rounds, a Gaussian: a close start unless z is very small.
     start = max(0.3, q * math.sqrt(rounds) / gaussian.mu_of(epsilon, delta))
     return math.exp(_crossing(excess, math.log(start), 5e-5))
 
 
 def split(z: float, sigma_b: float) -> float:
-    """The noise on updates if their count below a bound is released too, with noise sigma_b, and
-    both together are to cost what z alone would (Andrew et al. 2021). One client moves the count,
-    taken relative to one half, by one half."""
+    """Returns the noise on updates if the number of updates below the bound is released too, with
+    noise sigma_b, and both together must cost what z alone would (Andrew et al. 2021). One client
+    changes that number, counted relative to one half, by one half."""
     if not (z > 0 and 2 * sigma_b > z):
         raise CommunisError(
             f"noise {z} on updates cannot spare any budget for a count with noise {sigma_b}: "
@@ -99,28 +102,33 @@ def split(z: float, sigma_b: float) -> float:
 
 
 def _crossing(excess: Callable[[float], float], start: float, tolerance: float) -> float:
-    """Where a falling function comes to zero, on the side where it has: it may have steps."""
+    """Returns a point near the zero of a decreasing function at which it is not positive. The
+    function may have steps."""
     from scipy.optimize import brentq  # takes a second to import
 
     low = high = start
     step = 0.1
     while excess(high) > 0:
-        low, high, step = high, high + step, 2 * step
+        low = high
+        high += step
+        step *= 2
     while excess(low) <= 0:
-        low, high, step = low - step, low, 2 * step
-    found = float(brentq(excess, low, high, xtol=tolerance))
-    while excess(found) > 0:
-        found += tolerance
-    return found
+        high = low
+        low -= step
+        step *= 2
+    zero = float(brentq(excess, low, high, xtol=tolerance))
+    while excess(zero) > 0:
+        zero += tolerance
+    return zero
 
 
 def _grouped(rounds: Iterable[Round]) -> Counter[Round]:
-    """How often there was which round, without those that cost nothing."""
+    """Returns how often each kind of round occurs, without rounds that cost nothing."""
     counts = Counter((float(q), float(z)) for q, z in rounds)
     for q, z in counts:
         if not (0 <= q <= 1 and z >= 0):
             raise CommunisError(
-                f"a round needs q in [0, 1] and noise that is not negative, got q = {q}, z = {z}"
+                f"a round must have q in [0, 1] and z of at least 0, got q = {q}, z = {z}"
             )
     counts = Counter({(q, z): n for (q, z), n in counts.items() if q > 0 and z < math.inf})
     if len(counts) <= EXACT or any(z < LEAST for _, z in counts):
@@ -138,16 +146,18 @@ def _rdp(counts: Counter[Round], delta: float) -> float:
 
 @lru_cache(maxsize=4096)
 def _divergences(q: float, z: float) -> npt.NDArray[np.float64]:
-    """Of one round, by order; infinite where the sum does not converge."""
+    """Returns the Renyi divergences of one round by order; infinite where the sum does not
+    converge."""
     dp = require("privacy")
     ledger = dp.rdp.RdpAccountant(ORDERS, dp.NeighboringRelation.ADD_OR_REMOVE_ONE)
-    found: npt.NDArray[np.float64] = ledger.compose(_event(dp, q, z)).rdp
-    return found
+    divergences: npt.NDArray[np.float64] = ledger.compose(_event(dp, q, z)).rdp
+    return divergences
 
 
 def _pld(counts: Counter[Round], delta: float) -> float:
-    """Rounding to the grid widens every round's distribution a little, so the grid is fine against
-    what one round contributes, but no finer than needed where losses are large."""
+    """Returns epsilon by privacy loss distributions. Rounding to the grid widens the distribution
+    of every round a little. The grid is therefore fine relative to the losses of one round, but no
+    finer than needed where losses are large."""
     dp = require("privacy")
     variance = sum(n * q**2 * math.expm1(min(z**-2, 50)) for (q, z), n in counts.items())
     mean = sum(n * q / (2 * z**2) for (q, z), n in counts.items())
@@ -165,8 +175,9 @@ def _event(dp: Any, q: float, z: float) -> Any:
 
 
 @contextmanager
-def _no_word_of_left_out_orders() -> Iterator[None]:
-    """dp_accounting warns where it leaves out an order. The bound holds without it."""
+def _excluded_orders_not_logged() -> Iterator[None]:
+    """Suppresses the warnings of dp_accounting about orders that it excludes: the bound holds
+    without them."""
     log = logging.getLogger("absl")
 
     def keep(record: logging.LogRecord) -> bool:

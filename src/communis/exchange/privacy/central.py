@@ -1,8 +1,9 @@
-"""Central privacy: a trusted server that releases nothing but noised sums.
+"""Central privacy: a trusted server releases noised sums only.
 
-Clients are drawn by independent coins (Poisson sampling). Every message is clipped as a whole, all
-fields together; the sum over the round's clients gets Gaussian noise once and is divided by the
-number of clients that were to be expected, whoever came. Adjacency: one client more or less.
+Clients are sampled independently (Poisson sampling). Every message is clipped over all of its
+fields together. The sum over the clients of a round receives Gaussian noise once and is divided by
+the expected number of clients, whatever their actual number. Neighbouring datasets differ by the
+presence of one client.
 """
 
 from __future__ import annotations
@@ -27,34 +28,38 @@ from communis.exchange.privacy.messages import blank
 
 U = TypeVar("U")
 V = TypeVar("V", State, Tensor, float)
-UNTOLD = 2**30  # windows: more than anybody has, so that no count is too high to be true
+UNTOLD = 2**30  # windows; more than any client has, so that no count is refused as too high
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What any client of the fleet may send, known before anybody does: so the noise does not
-    depend on who came."""
+    """The arrays that clients of the fleet may send. It is fixed before the first round, so that
+    the noise does not depend on the clients that take part."""
 
     kind: Any  # type of the message
     zeros: Flat
-    holders: Mapping[str, int]  # how many clients have each array to send
+    holders: Mapping[str, int]  # number of clients that send each array
     clients: int
 
 
 @dataclass(frozen=True)
 class Central:
-    z: float  # standard deviation of the noise on the sum, over C
-    clip: float  # C, at first
-    q: float  # probability of a client to be drawn
+    """The mechanism of the server: sampling, clipping, noise and adaptive clipping."""
+
+    z: float  # standard deviation of the noise on the sum, relative to C
+    clip: float  # C in the first round
+    q: float  # probability that a client is sampled
     spending: Spending = field(default_factory=Spending)
-    quantile: float = 0.0  # of the lengths of updates that C follows; 0: C stays
+    quantile: float = 0.0  # quantile of the norms of updates that C follows; 0: C is constant
     rate: float = 0.0
 
     def draw(self, clients: Sequence[int], generator: np.random.Generator) -> list[int]:
+        """Samples each client with probability q."""
         chosen = generator.random(len(clients)) < self.q
         return [client for client, drawn in zip(clients, chosen, strict=True) if drawn]
 
     def z_of(self, round: int) -> float:
+        """Returns the noise of a round, which depends on its share of the budget."""
         return self.z / math.sqrt(self.spending.weight(round))
 
     def release(
@@ -66,44 +71,50 @@ class Central:
         round: int,
         generator: np.random.Generator,
     ) -> Released:
-        """The noised sum of what clients changed, and the bound for the next round."""
-        z, coin = self.z_of(round), 0.0
-        if self.quantile:  # a part of the budget goes to the share of updates below the bound
+        """Returns the noised sum of the clients' changes, and the bound for the next round."""
+        z = self.z_of(round)
+        count_noise = 0.0
+        if self.quantile:  # a part of the budget pays for the share of updates below the bound
             expected = self.q * layout.clients
-            coin = max(expected / 20, z)
-            z = split(z, coin)
+            count_noise = max(expected / 20, z)
+            z = split(z, count_noise)
         total = {key: torch.zeros_like(t) for key, t in layout.zeros.items()}
         clipped = 0
         for up in sent:
             known = {key: t for key, t in up.items() if key in total}
-            change, shrunk = clip({key: change_of(key, known, reference) for key in known}, bound)
-            clipped += shrunk
+            changes = {key: change_of(key, known, reference) for key in known}
+            change, was_clipped = clip(changes, bound)
+            clipped += was_clipped
             for key, value in change.items():
                 total[key] += value
-        noised = {
-            k: rounded(t.double() + normal(t, generator) * (z * bound), t) for k, t in total.items()
-        }
-        following = bound
+        noised = {}
+        for key, t in total.items():
+            noised[key] = rounded(t.double() + normal(t, generator) * (z * bound), t)
+        next_bound = bound
         if self.quantile:  # Andrew et al. 2021: geometric steps towards the quantile
-            short = len(sent) - clipped - 0.5 * len(sent) + coin * generator.standard_normal()
-            following = bound * math.exp(-self.rate * (short / expected + 0.5 - self.quantile))
-        return Released(noised, following, clipped)
+            below = len(sent) - clipped - 0.5 * len(sent)
+            below += count_noise * generator.standard_normal()
+            next_bound = bound * math.exp(-self.rate * (below / expected + 0.5 - self.quantile))
+        return Released(noised, next_bound, clipped)
 
 
 @dataclass(frozen=True)
 class Released:
+    """The result of a round under central privacy."""
+
     total: Flat
-    clip: float  # of the next round
-    clipped: int
+    clip: float  # the bound of the next round
+    clipped: int  # number of messages that were clipped
 
 
 class NoisedReplies(Replies[U]):
-    """What a method sees under central privacy: means and sums of fields as they were sent, and
-    nothing of single clients."""
+    """The replies under central privacy: means and sums of the fields of messages, and nothing
+    about single clients."""
 
     def __init__(self, layout: Layout, reference: Flat, total: Flat, q: float) -> None:
         super().__init__([])
-        self._layout, self._q = layout, q
+        self._layout = layout
+        self._q = q
         self._total: U = wire.unflatten(dict(total), layout.kind)
         known = {k: reference.get(k, z) for k, z in layout.zeros.items()}
         self._reference: U = wire.unflatten(known, layout.kind)
@@ -123,8 +134,8 @@ class NoisedReplies(Replies[U]):
         raise _refusal("weighs by how many samples clients have (ema)")
 
     def sum(self, pick: Callable[[U], V]) -> V:
-        found = self._picked(pick)
-        if any(self._own[id(t)] in self._relative for t in found.values()):
+        picked = self._picked(pick)
+        if any(self._own[id(t)] in self._relative for t in picked.values()):
             raise _refusal("sums up what was not sent as a change")
         return pick(self._total)
 
@@ -134,30 +145,30 @@ class NoisedReplies(Replies[U]):
                 "privacy.mode = central: weighing clients by their samples lets one of them count "
                 "for more than the clipping bound: set method.uniform = true"
             )
-        found, reference = self._picked(pick), pick(self._reference)
+        reference = pick(self._reference)
         old = reference if isinstance(reference, State) else {"": reference}
         means = {}
-        for key, total in found.items():
+        for key, total in self._picked(pick).items():
             expected = self._q * self._layout.holders[self._own[id(total)]]
             means[key] = old[key] + total / expected
-        made: Any = State(means) if isinstance(reference, State) else means[""]
-        return cast(V, made)
+        result: Any = State(means) if isinstance(reference, State) else means[""]
+        return cast(V, result)
 
     def _picked(self, pick: Callable[[U], V]) -> Mapping[str, Tensor]:
-        """What a method takes must be what was noised: anything computed from it per client would
-        need a bound of its own."""
+        """Returns the tensors that a method picks. They must be noised fields: anything computed
+        from a message per client would need a bound of its own."""
         value = pick(self._total)
-        found: Mapping[str, Any] = value if isinstance(value, State) else {"": value}
-        if not all(id(t) in self._own for t in found.values()):
+        picked: Mapping[str, Any] = value if isinstance(value, State) else {"": value}
+        if not all(id(t) in self._own for t in picked.values()):
             raise _refusal("computes something from single messages before taking the mean")
-        return found
+        return picked
 
 
 def layout(kind: Any, cards: Sequence[Card], sends: Callable[[Card], Sent]) -> Layout:
-    """Of the messages that these clients may send."""
+    """Returns the layout of the messages that these clients may send."""
     zeros: dict[str, Tensor] = {}
     holders: dict[str, int] = {}
-    alike: dict[int, list[Card]] = {}  # clients of one kit share its parameters' shapes
+    alike: dict[int, list[Card]] = {}  # clients with the same model and sensors share their shapes
     for card in cards:
         alike.setdefault(id(card.params), []).append(card)
     for same in alike.values():
@@ -168,14 +179,14 @@ def layout(kind: Any, cards: Sequence[Card], sends: Callable[[Card], Sent]) -> L
         for key, t in own.items():
             zeros.setdefault(key, t)
             holders[key] = holders.get(key, 0) + len(same)
-    whole = [key for key, t in zeros.items() if not t.is_floating_point()]
-    if whole:
-        raise _refusal(f"sends whole numbers ({whole[0]}), which take no noise")
+    integers = [key for key, t in zeros.items() if not t.is_floating_point()]
+    if integers:
+        raise _refusal(f"sends whole numbers ({integers[0]}), which take no noise")
     return Layout(kind, zeros, holders, len(cards))
 
 
 def blind(card: Card) -> Card:
-    """As a server may see it that is not told how many windows a client has: all weigh alike."""
+    """Returns the card without the number of windows, so that all clients weigh the same."""
     return replace(card, samples=UNTOLD, samples_by_modality=dict.fromkeys(card.modalities, UNTOLD))
 
 

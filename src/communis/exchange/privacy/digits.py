@@ -1,8 +1,8 @@
-"""Numbers of privacy in a few digits, for people.
+"""Rounding of privacy parameters for display.
 
-A promise must not look better than it is, and neither must a proof: what a run may cost (epsilon,
-mu) and the noise that a promise takes (sigma, z) are rounded up, what an audit proves at least is
-rounded down.
+A guarantee must not look better than it is. Upper bounds on the cost of a run (epsilon, mu) and the
+noise that a guarantee requires (sigma, z) are rounded up; lower bounds from an audit are rounded
+down.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 
 def upward(value: float, digits: int = 3) -> str:
-    """The least number of so many digits that is not below the value."""
+    """Returns the least number of `digits` digits that is not below the value."""
     return _short(value, Context(prec=digits, rounding=ROUND_CEILING))
 
 
 def downward(value: float, digits: int = 3) -> str:
-    """The largest number of so many digits that is not above the value."""
+    """Returns the largest number of `digits` digits that is not above the value."""
     return _short(value, Context(prec=digits, rounding=ROUND_FLOOR))
 
 

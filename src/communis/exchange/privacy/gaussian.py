@@ -1,16 +1,17 @@
-"""Gaussian noise by one number.
+"""Gaussian differential privacy: the Gaussian mechanism described by one number, mu.
 
-Noise of standard deviation sigma on what a neighbour can move by at most Delta is mu-GDP with mu =
-Delta / sigma: to tell neighbours apart is at least as hard as to tell N(0, 1) from N(mu, 1) by one
-draw, and as hard where they are Delta apart. Rounds add up as mu^2, and what they add up to is
-turned into epsilon and delta once, at the end (Balle and Wang 2018; Dong, Roth and Su 2022).
+A query of sensitivity Delta with Gaussian noise of standard deviation sigma is mu-GDP with mu =
+Delta / sigma: telling neighbouring datasets apart is at least as hard as telling N(0, 1) from
+N(mu, 1) by one draw, and exactly as hard where the datasets differ by Delta. Composition adds mu^2
+over rounds; the total is converted into epsilon and delta once, at the end (Balle and Wang 2018;
+Dong, Roth and Su 2022).
 
-The conversion is an equality. The sum of mu^2 is an upper bound also where a round's message
-depends on earlier ones, and no smaller one holds for all such runs: it is attained where neighbours
-are Delta apart in every round, whatever came before.
+The conversion is an equality. The sum of mu^2 is an upper bound even if a round's message depends
+on earlier rounds, and no smaller bound holds for all such runs: it is attained if neighbouring
+datasets differ by Delta in every round.
 
 Delta is the largest excess of a probability over e^epsilon times that of a neighbour. It is not the
-probability that the privacy loss exceeds epsilon: that is Phi(mu/2 - epsilon/mu), and larger.
+probability that the privacy loss exceeds epsilon, which is larger: Phi(mu/2 - epsilon/mu).
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from communis.core.errors import CommunisError
 
 
 def delta_of(mu: float, epsilon: float) -> float:
-    """Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)."""
+    """Returns delta = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)."""
     _check(mu=mu, epsilon=epsilon)
     return math.exp(_log_delta(mu, epsilon))
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    """The least epsilon at that delta; infinite without noise to speak of."""
+    """Returns the least epsilon for a delta; infinite if there is practically no noise."""
     _check(mu=mu, delta=delta)
     if mu > 1e6:  # an epsilon of 5e11
         return math.inf
@@ -40,7 +41,8 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def mu_of(epsilon: float, delta: float) -> float:
-    """The largest mu that keeps a promise: sigma = Delta / mu is the least noise that does."""
+    """Returns the largest mu that satisfies (epsilon, delta)-DP; sigma = Delta / mu is then the
+    least noise that does."""
     _check(epsilon=epsilon, delta=delta)
     target = math.log(delta)
     tail = math.sqrt(-2 * target)
@@ -53,13 +55,13 @@ def mu_of(epsilon: float, delta: float) -> float:
 
 
 def composed(mus: Iterable[float]) -> float:
-    """Of everything together, at most: the root of the sum of squares."""
+    """Returns the mu of a composition, an upper bound: the root of the sum of squares."""
     return math.hypot(*mus)
 
 
 def classical_sigma(clip: float, epsilon: float, delta: float) -> float:
-    """The textbook's noise on what moves by at most `clip`. It is proved for epsilon up to 1; far
-    above that it is too little (at delta 1e-5 from about 9 on)."""
+    """Returns the textbook's noise for sensitivity `clip`. It is proved for epsilon up to 1. Far
+    above that it is too small (with delta = 1e-5, from an epsilon of about 9)."""
     _check(epsilon=epsilon, delta=delta)
     if not (clip > 0 and epsilon > 0):
         raise CommunisError(
@@ -69,12 +71,14 @@ def classical_sigma(clip: float, epsilon: float, delta: float) -> float:
 
 
 def _log_delta(mu: float, epsilon: float) -> float:
-    """e^epsilon is never formed: with erfcx(x) = e^(x^2) erfc(x) it cancels against the tails."""
+    """Returns log delta without computing e^epsilon, which cancels against the tails in erfcx(x) =
+    e^(x^2) erfc(x)."""
     from scipy.special import erfcx, log_ndtr  # takes half a second to import
 
     if mu == 0 or math.isinf(mu):
         return 0.0 if mu else -math.inf
-    near, far = epsilon / mu - mu / 2, epsilon / mu + mu / 2
+    near = epsilon / mu - mu / 2
+    far = epsilon / mu + mu / 2
     ratio = float(erfcx(far / math.sqrt(2)) / erfcx(near / math.sqrt(2)))
     return float(log_ndtr(-near)) + math.log1p(-ratio) if ratio < 1 else -math.inf
 

@@ -128,7 +128,7 @@ def test_with_everybody_in_every_round_weights_are_shares_of_the_budget() -> Non
         ({"delta": 0.0}, r"delta must be in \(0, 1\), got 0.0"),
         ({"q": 0.0}, r"q must be in \(0, 1\], got 0.0"),
         ({"q": 1.1}, r"q must be in \(0, 1\], got 1.1"),
-        ({"rounds": 0}, "rounds must be at least 1 .* got 0 rounds"),
+        ({"rounds": 0}, "rounds must be at least 1, .* got 0 rounds"),
         ({"weights": [1.0]}, "got 2 rounds and 1 weights"),
         ({"weights": [2.0, 1.0]}, "positive and 1 on average"),
         ({"weights": [2.0, 0.0]}, "positive and 1 on average"),
@@ -142,7 +142,7 @@ def test_what_makes_no_sense_is_refused(change: dict[str, object], words: str) -
 
 def test_impossible_rounds_are_refused() -> None:
     for pair in [(1.5, 1.0), (-0.1, 1.0), (0.5, -1.0), (0.5, math.nan)]:
-        with pytest.raises(CommunisError, match="a round needs q in"):
+        with pytest.raises(CommunisError, match="a round must have q in"):
             epsilon_of([pair], DELTA)
     with pytest.raises(CommunisError, match=r"delta must be in \(0, 1\), got 1"):
         epsilon_of([(0.5, 1.0)], 1.0)

@@ -309,7 +309,7 @@ def test_statistics_that_a_client_borrows_are_a_leak(tmp_path: Path) -> None:
 
 def test_a_backend_without_guards_is_refused() -> None:
     with Run(mixed_fleet(), FedAvg(), Plan(workers=1)) as run:
-        with pytest.raises(CommunisError, match="has no guard on its clients"):
+        with pytest.raises(CommunisError, match="does not guard the messages"):
             Run(mixed_fleet(), FedAvg(), Plan(), privacy=LOCAL, backend=run.backend)
         central = replace(CENTRAL, noise=2.0)
         method = FedAvg(uniform=True)
