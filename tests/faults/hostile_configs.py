@@ -33,6 +33,7 @@ from communis.results.compare import collect
 from communis.results.finished import read
 from communis.results.verdict import verdict
 from communis.run.config import Config, cells
+from tests.unit.folders import forge_digest
 
 LONGEST = 2000  # characters of a refusal
 PATIENCE = 4.0  # seconds after which a configuration counts as one that runs
@@ -189,7 +190,10 @@ def damaged(folder: Path, rng: np.random.Generator, forged: bool = False) -> Pat
     ways += [edited[path.suffix]] * 6 if path.suffix in edited else []
     if forged and path.suffix in (".json", ".jsonl"):
         _without_digests(path)
-    ways[int(rng.integers(len(ways)))](path, rng)
+    way = ways[int(rng.integers(len(ways)))]
+    way(path, rng)
+    if forged and way is _edited_table and path.parent != folder:
+        forge_digest(path)
     return path
 
 

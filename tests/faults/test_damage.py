@@ -35,6 +35,7 @@ from tests.faults.hostile_configs import BASE, attempt, damaged, look
 from tests.faults.test_power_cuts import content
 from tests.fleets import make, mixed_fleet
 from tests.unit.fleet.test_gaps import lacking
+from tests.unit.folders import forge_table
 
 NOISY = PrivacyConfig(mode="local", noise=2.0)
 FLIPS = 40  # damaged copies of one folder
@@ -47,13 +48,14 @@ def run(
     method: str = "fedper",
     privacy: bool = False,
     devices: Sequence[str] = (),
+    seed: int = 0,
 ) -> Run:
     made = Run(
-        mixed_fleet(devices=devices),
+        mixed_fleet(devices=devices, seed=seed),
         make(method),
         Plan(rounds=rounds, workers=1),
         folder=folder,
-        config=f'seed = 0\n[method]\nname = "{method}"\n[run]\nrounds = {rounds}\n'
+        config=f'seed = {seed}\n[method]\nname = "{method}"\n[run]\nrounds = {rounds}\n'
         '[data]\nname = "made"\n',
         privacy=NOISY if privacy else None,
     )
@@ -121,8 +123,111 @@ def test_a_lost_table_is_named(room: str, tmp_path: Path) -> None:
 def test_a_table_of_another_round_is_named(tmp_path: Path) -> None:
     run(tmp_path)
     shutil.copy(tmp_path / "scores" / "000001.parquet", tmp_path / "scores" / "000002.parquet")
-    with pytest.raises(CommunisError, match=r"000002\.parquet: its rows are of round 1"):
+    with pytest.raises(CommunisError, match=r"000002\.parquet: is damaged, or another one's"):
         read(tmp_path).rows("scores")
+
+
+def test_a_log_without_the_price_of_a_round_is_refused(tmp_path: Path) -> None:
+    """Also if its digest is right."""
+    run(tmp_path, privacy=True, method="fedavg")
+    path = tmp_path / "log" / "000002.parquet"
+    forge_table(path, pq.read_table(path).slice(0, 0))
+    with pytest.raises(CommunisError, match="does not say what round 2 cost in privacy"):
+        run(tmp_path, rounds=4, privacy=True, method="fedavg")
+
+
+@pytest.mark.slow
+def test_no_bit_of_a_table_can_change(tmp_path: Path) -> None:
+    """The checksums of parquet do not cover its footer: flipped bits there hid rows, or crashed the
+    process. Every seventh bit, so that all bytes are tried."""
+    run(tmp_path, rounds=1)
+    path = tmp_path / "scores" / "000001.parquet"
+    data = path.read_bytes()
+    for bit in range(0, 8 * len(data), 7):
+        damaged_data = bytearray(data)
+        damaged_data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(bytes(damaged_data))
+        with pytest.raises(CommunisError, match=r"scores/000001\.parquet: is damaged"):
+            RunFolder(tmp_path).scores()
+
+
+EVERY_KIND = [
+    "checkpoint.safetensors",
+    "clients/000001-000003.safetensors",
+    "environment.json",
+    "fleet.json",
+    "privacy.json",
+    "records.jsonl",
+    "scores/000003.parquet",
+]
+
+
+@pytest.mark.parametrize("name", EVERY_KIND)
+def test_a_file_of_another_run_is_refused(name: str, tmp_path: Path) -> None:
+    """Two seeds write files of the same names and sizes, with good digests."""
+    run(tmp_path / "a", privacy=True)
+    run(tmp_path / "b", privacy=True, seed=1)
+    shutil.copy(tmp_path / "b" / name, tmp_path / "a" / name)
+    (tmp_path / "a" / "previous.safetensors").unlink()
+    said = "another experiment" if name == "checkpoint.safetensors" else name
+    with pytest.raises(CommunisError, match=said):
+        read_all(tmp_path / "a")
+
+
+def read_all(folder: Path) -> None:
+    """Resumes a run, then reads every file of it."""
+    run(folder, rounds=4, privacy=True)
+    found = read(folder)
+    found.rows("scores")
+    verdict(found)
+    assert found.environment
+
+
+def test_the_private_state_of_another_client_is_refused(tmp_path: Path) -> None:
+    run(tmp_path)
+    own, other = (tmp_path / "clients" / f"00000{i}-000003.safetensors" for i in (0, 1))
+    shutil.copy(other, own)
+    (tmp_path / "previous.safetensors").unlink()
+    with pytest.raises(
+        CommunisError, match=r"000000-000003\.safetensors.* client 0 is damaged, or"
+    ):
+        run(tmp_path, rounds=4)
+
+
+def test_files_that_do_not_belong_to_a_run_are_left_alone(tmp_path: Path) -> None:
+    """Such as synchronisation tools and finders leave."""
+    run(tmp_path / "whole", rounds=4)
+    run(tmp_path / "run")
+    table = tmp_path / "run" / "scores" / "000002.parquet"
+    state = tmp_path / "run" / "clients" / "000001-000003.safetensors"
+    strays = [
+        table.with_name("000002 (1).parquet"),
+        table.with_name("._000002.parquet"),
+        state.with_name("000001-000003 (1).safetensors"),
+        state.with_name("copy.safetensors"),
+    ]
+    for stray in strays:
+        stray.write_bytes(b"not of this run")
+    run(tmp_path / "run", rounds=4)
+    assert all(stray.read_bytes() == b"not of this run" for stray in strays)
+    for stray in strays:
+        stray.unlink()
+    found, expected = content(tmp_path / "run"), content(tmp_path / "whole")
+    assert found.pop("config.toml") != expected.pop("config.toml")  # it was to end after 3 rounds
+    assert found == expected
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights")
+@pytest.mark.parametrize("name", ["config.toml", "fleet.json", "privacy.json", "records.jsonl"])
+def test_a_link_in_a_foreign_folder_is_not_followed(name: str, tmp_path: Path) -> None:
+    """What is written first has a name that anybody can guess."""
+    outside = tmp_path / "mine.txt"
+    outside.write_text("mine")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / f"{name}.partial").symlink_to(outside)
+    run(folder)
+    assert outside.read_text() == "mine"
 
 
 def stated(folder: Path) -> object:
@@ -193,7 +298,7 @@ def test_a_trace_of_fewer_clients_is_named_without_a_digest(gaps: Path) -> None:
 def test_the_content_of_another_file_is_refused(tmp_path: Path) -> None:
     run(tmp_path)
     shutil.copy(tmp_path / "fleet.json", tmp_path / "environment.json")
-    with pytest.raises(CommunisError, match=r"environment\.json: it is damaged or edited"):
+    with pytest.raises(CommunisError, match=r"environment\.json: it is damaged, edited or another"):
         read(tmp_path).environment  # noqa: B018 - reading is what is tested
 
 
@@ -219,7 +324,7 @@ def test_lost_settings_are_not_the_default_experiment(text: str, tmp_path: Path)
 def test_a_log_that_lost_a_round_is_refused(tmp_path: Path) -> None:
     run(tmp_path, privacy=True, method="fedavg")
     (tmp_path / "log" / "000002.parquet").unlink()
-    with pytest.raises(CommunisError, match="does not say what round 2 cost in privacy"):
+    with pytest.raises(CommunisError, match=r"log/000002\.parquet: cannot be read"):
         run(tmp_path, rounds=4, privacy=True, method="fedavg")
 
 
@@ -367,7 +472,7 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(
         'seed = 0\n[method]\nname = "fedper"\n[run]\nrounds = 3\n'
     )
-    with pytest.raises(CommunisError, match=r"scores: 000002\.parquet is no readable table"):
+    with pytest.raises(CommunisError, match=r"scores/000002\.parquet: is damaged"):
         collect([tmp_path])[0].scores  # noqa: B018 - reading is what is tested
 
 
@@ -459,8 +564,7 @@ def test_a_table_with_other_values_is_one_line(
     path = tmp_path / room / "000003.parquet"
     table = pq.read_table(path)
     row = pa.concat_arrays([values] * table.num_rows)
-    table = table.set_column(table.column_names.index(column), column, row)
-    pq.write_table(table, path)
+    forge_table(path, table.set_column(table.column_names.index(column), column, row))
     with pytest.raises(CommunisError, match=room) as caught:
         read(tmp_path).rows(room)
     assert str(caught.value).isprintable()
@@ -482,7 +586,7 @@ def test_counts_that_are_none_are_refused(tmp_path: Path) -> None:
         for name in ("value", "support"):
             column = table.column_names.index(name)
             table = table.set_column(column, name, pa.array([0] * table.num_rows))
-        pq.write_table(table, path)
+        forge_table(path, table)
     with pytest.raises(CommunisError, match="some are no numbers of windows"):
         read(tmp_path).final("macro_f1_pooled")
 
@@ -506,7 +610,7 @@ def test_a_price_of_privacy_that_is_no_number_is_refused(tmp_path: Path) -> None
     path = tmp_path / "log" / "000002.parquet"
     table = pq.read_table(path)
     nothing = pa.array([float("nan")] * table.num_rows)
-    pq.write_table(table.set_column(table.column_names.index("value"), "value", nothing), path)
+    forge_table(path, table.set_column(table.column_names.index("value"), "value", nothing))
     with pytest.raises(CommunisError, match=r"log: privacy/mu is nan"):
         verdict(read(tmp_path))
 

@@ -35,7 +35,9 @@ class Full:
 
         def open_(path: Path, mode: str = "r", *arguments: Any, **more: Any) -> Any:
             file = opened(path, mode, *arguments, **more)
-            return Limited(file, self) if self._counts(path) and mode in ("wb", "ab") else file
+            return (
+                Limited(file, self) if self._counts(path) and mode in ("wb", "xb", "ab") else file
+            )
 
         def mkdir(path: Path, *arguments: Any, **more: Any) -> None:
             if self._counts(path) and not path.exists():

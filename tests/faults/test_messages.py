@@ -145,6 +145,8 @@ def mutated(data: bytes, rng: np.random.Generator) -> bytes:
     """A few bytes changed, removed, doubled or cut off."""
     found = bytearray(data)
     for _ in range(int(rng.integers(1, 4))):
+        if not found:
+            break
         at = int(rng.integers(len(found)))
         kind = int(rng.integers(4))
         if kind == 0:

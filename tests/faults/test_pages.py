@@ -289,7 +289,11 @@ def in_table(path: Path) -> Iterator[tuple[str, Poison]]:
                 changed = [f"{text}{payload}" if text == chosen else text for text in found]
                 where = table.schema.get_field_index(column.name)
                 one = pa.array(changed).cast(column.type)
-                pq.write_table(table.set_column(where, column, one), path)
+                poisoned = table.set_column(where, column, one)
+                if path.name == "availability.parquet":
+                    pq.write_table(poisoned, path)
+                else:
+                    folders.forge_table(path, poisoned)
 
             yield f"{path.parent.name}/{path.name}: {column.name} {chosen}", poison
 

@@ -19,6 +19,7 @@ from communis import CommunisError, Fleet, Plan, Run
 from communis.core import disk
 from communis.exchange.privacy.settings import PrivacyConfig
 from communis.fleet.attack import Attack
+from communis.run.backends.executor import FIRST
 from communis.run.config import load
 from tests.faults.volatile import PowerCut, Volatile
 from tests.fleets import make, mixed_fleet
@@ -170,9 +171,10 @@ def test_a_first_message_after_the_checkpoint_is_made_again(tmp_path: Path) -> N
     while run.round < 3:  # the attack begins, and the checkpoint is of round 2
         next(iter(run))
     abandoned(run)
-    firsts = sorted((tmp_path / "cut" / "clients").glob("*.first"))
-    assert len(firsts) == 2
-    for path in firsts:
+    later = sorted((tmp_path / "cut" / "clients").glob("*-000003.safetensors"))
+    attackers = [path for path in later if FIRST.encode() in path.read_bytes()]
+    assert len(attackers) == 2
+    for path in attackers:
         path.write_bytes(path.read_bytes()[:100])
     with started(tmp_path / "cut", name) as again:
         list(again)

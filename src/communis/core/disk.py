@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from communis.core.errors import CommunisError, readable
 
@@ -34,7 +34,8 @@ class DamagedError(CommunisError):
 def write_file(path: Path, data: bytes) -> None:
     """The file holds `data`, or what it held before; after a power cut only if it was synced."""
     with _named(path), _beside(path) as partial:
-        partial.write_bytes(data)
+        with _created(partial) as file:
+            file.write(data)
         partial.replace(path)
 
 
@@ -54,7 +55,7 @@ def append(path: Path, text: str) -> None:
 def replace_file(path: Path, data: bytes) -> None:
     """The file holds `data`, or what it held before, also after a power cut."""
     with _named(path), _beside(path) as partial:
-        with partial.open("wb") as file:
+        with _created(partial) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -99,35 +100,48 @@ def partial_of(path: Path) -> Path:
     return path.with_name(path.name + ".partial")
 
 
-def sealed(data: bytes) -> bytes:
-    """The data with a digest at its end."""
-    return data + blake2b(data, digest_size=DIGEST).digest()
+def sealed(data: bytes, owner: str) -> bytes:
+    """Returns the data with a digest at its end. The digest depends on the owner, so that the file
+    of another owner is not accepted."""
+    return data + _seal(data, owner)
 
 
-def unsealed(path: Path, kind: str, way_out: str) -> bytes:
-    """What was sealed and written to a file; an error that names the file and what can be done if
-    it cannot be read or does not hold that any more."""
+def unsealed(path: Path, owner: str, kind: str, way_out: str) -> bytes:
+    """Reads a file of sealed data. If it cannot be read, or is not what was sealed for this owner,
+    an error names the file and what can be done."""
     try:
-        found = path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
         raise DamagedError(f"{path}: {kind} is gone ({error.strerror}); {way_out}") from None
-    data, digest = found[:-DIGEST], found[-DIGEST:]
-    expected = blake2b(data, digest_size=DIGEST).digest()
-    if digest != expected:
+    data = content[:-DIGEST]
+    if content[-DIGEST:] != _seal(data, owner):
         raise DamagedError(
-            f"{path}: {kind} is damaged: its {len(found)} bytes do not have the digest that was "
-            f"written with them; {way_out}"
+            f"{path}: {kind} is damaged, or another one's: its {len(content)} bytes do not have "
+            f"the digest that was written with them; {way_out}"
         )
     return data
 
 
-def write_json(path: Path, table: Mapping[str, Any]) -> None:
-    """The file holds the table with a digest, or what it held before, also after a power cut."""
-    replace_file(path, json.dumps(with_digest(table, path.name), indent=1).encode())
+def _seal(data: bytes, owner: str) -> bytes:
+    digest = blake2b(data, digest_size=DIGEST)
+    digest.update(owner.encode())
+    return digest.digest()
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The table in a file that `write_json` wrote, without its digest."""
+def digest_of(data: bytes) -> str:
+    """Returns the digest by which a file's content is recognised."""
+    return blake2b(data, digest_size=DIGEST).hexdigest()
+
+
+def write_json(path: Path, table: Mapping[str, Any], owner: str = "") -> None:
+    """The file holds the table with a digest, or what it held before, also after a power cut. The
+    digest depends on the owner, so that the file of another owner is not accepted."""
+    content = with_digest(table, path.name + owner)
+    replace_file(path, json.dumps(content, indent=1).encode())
+
+
+def read_json(path: Path, owner: str = "") -> dict[str, Any]:
+    """Returns the table in a file that `write_json` wrote for this owner, without its digest."""
     try:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -141,7 +155,7 @@ def read_json(path: Path) -> dict[str, Any]:
             "it again"
         )
     try:
-        return without_digest(found, path.name)
+        return without_digest(found, path.name + owner)
     except DamagedError as error:
         raise DamagedError(f"{path}: {error}; put back a copy, or run it again") from None
 
@@ -160,7 +174,8 @@ def without_digest(table: Mapping[str, Any], name: str) -> dict[str, Any]:
     content = {key: value for key, value in table.items() if key not in digests}
     if digests and digests != {DIGEST_KEY: _digest_of(content, name)}:
         raise DamagedError(
-            "it is damaged or edited: its content does not have the digest that was written with it"
+            "it is damaged, edited or another run's: its content does not have the digest that was "
+            "written with it"
         )
     return content
 
@@ -185,6 +200,15 @@ def _beside(path: Path) -> Iterator[Path]:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def _created(path: Path) -> Iterator[BinaryIO]:
+    """Opens a new file for writing. Whatever has its name is removed first: a link there, in a
+    folder from elsewhere, would lead the writing to a file outside of it."""
+    path.unlink(missing_ok=True)
+    with path.open("xb") as file:
+        yield file
 
 
 @contextmanager

@@ -143,7 +143,8 @@ class RoundRecord:
     attack_distance: float = float("nan")  # how far attackers moved aggregates, as a share of them
     refused: tuple[tuple[int, str], ...] = ()  # client, reason
     scores: Mapping[str, float] = field(default_factory=dict)  # means over clients, if evaluated
-    tables: tuple[str, ...] | None = None  # that the folder has of it; None: of an older version
+    # The digest of each table of the round by its name; None in records of older versions.
+    tables: Mapping[str, str] | None = None
 
 
 def not_finite(reason: str) -> bool:

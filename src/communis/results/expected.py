@@ -158,8 +158,6 @@ def check_record(path: Path, record: RoundRecord) -> None:
     for value in numbers:
         if type(value) not in (int, float) or abs(value) > 1e300:
             raise _not_as_written(path, f"{shown(value)} is no number")
-    if record.tables is not None and not all(isinstance(name, str) for name in record.tables):
-        raise _not_as_written(path, f"{shown(record.tables)} are no names of tables")
     for text in (*(why for _, why in record.refused), *record.scores):
         if not isinstance(text, str):
             raise _not_as_written(path, f"{shown(text)} is no reason or score")

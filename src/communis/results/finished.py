@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
+from statistics import StatisticsError, fmean
 from typing import Any
 
 import pandas as pd
@@ -113,7 +113,7 @@ class Finished:
     def privacy(self) -> Mapping[str, Any]:
         """What left the clients and how it was protected; empty in folders of older versions."""
         path = self.path / "privacy.json"
-        found: Mapping[str, Any] = disk.read_json(path) if path.exists() else {}
+        found = RunFolder(self.path).accounted()
         expected.check(path, found, expected.ACCOUNT)
         return found
 
@@ -128,9 +128,8 @@ class Finished:
     @cached_property
     def environment(self) -> Mapping[str, Any]:
         """Versions and machine."""
-        path = self.path / "environment.json"
-        found: Mapping[str, Any] = disk.read_json(path)
-        expected.check(path, found, {})
+        found = RunFolder(self.path).environment()
+        expected.check(self.path / "environment.json", found, {})
         return found
 
     @cached_property
@@ -202,7 +201,7 @@ class Finished:
         rounds: Collection[int] | None = None,
     ) -> Any:
         """A data frame of what a room's tables say, or of a part of it, as in `tables.read`."""
-        table = tables.read(self.path, room, where, columns, rounds).to_pandas()
+        table = tables.read(self.path, room, self.records, where, columns, rounds).to_pandas()
         expected.check_rows(self.path / room, table, self.clients)
         return table
 
@@ -287,7 +286,8 @@ class Finished:
             parts = [table] if select == "client" else [t for _, t in table.groupby("round")]
             try:
                 found = [_f1(part) for part in parts if len(part)]
-            except (ZeroDivisionError, OverflowError):  # of no windows, or of infinitely many
+            # Of no windows, of infinitely many, or of no class at all.
+            except (ZeroDivisionError, OverflowError, StatisticsError):
                 raise CommunisError(
                     f"{self.path / 'scores'}: {names[0]} and {names[1]} count windows, but some "
                     "are no numbers of windows; put back a copy, or run it again"

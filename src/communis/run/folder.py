@@ -31,7 +31,8 @@ import platform
 import shutil
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -55,7 +56,7 @@ from communis.fleet.gaps import kept_trace
 from communis.run import tables
 from communis.run.backends.executor import StateStore
 
-FORMAT = "2"
+FORMAT = "3"
 RECORDS = "records.jsonl"
 STATES = "clients"  # the tensor of a checkpoint that names the private states belonging to it
 log = logging.getLogger("communis")
@@ -97,6 +98,16 @@ class RunFolder:
         self.path = path
         self._claim: Claim | None = None
 
+    @cached_property
+    def experiment(self) -> str:
+        """The digest of the experiment that the folder belongs to, as `describe` wrote it; empty in
+        folders of older versions. Digests of records and private states depend on it, so that the
+        files of another run are not accepted."""
+        path = self.path / "fleet.json"
+        if not path.exists() and not self._records.exists():  # the run has not begun
+            return ""
+        return str(disk.read_json(path).get("experiment", ""))
+
     def open(self) -> None:
         """Creates the folder and locks it against other writers."""
         self._claim = self._claim or Claim(self.path)
@@ -136,33 +147,51 @@ class RunFolder:
     def _previous(self) -> Path:
         return self.path / "previous.safetensors"
 
-    def describe(self, config: str, fleet: FleetClients, more: Mapping[str, Any]) -> None:
+    def describe(
+        self, config: str, fleet: FleetClients, experiment: str, more: Mapping[str, Any]
+    ) -> None:
         """Writes the configuration, the environment and the fleet. more: further entries of
         fleet.json, such as the topology."""
+        self.__dict__.pop("experiment", None)
         trace = kept_trace(fleet.fleet)
         if trace:
             trace.save(self.path / "availability.parquet")
-        digests = {"availability": trace.digest() if trace else ""}
+        digests = {"availability": trace.digest() if trace else "", "experiment": experiment}
         disk.write_json(self.path / "fleet.json", {**fleet.describe(), **more, **digests})
         disk.replace_file(self.path / "config.toml", config.encode())
-        disk.write_json(self.path / "environment.json", environment())
+        disk.write_json(self.path / "environment.json", environment(), self._owner)
 
     def account(self, about: Mapping[str, Any]) -> None:
         """Writes privacy.json: what left the clients, and how it was protected."""
-        disk.write_json(self.path / "privacy.json", about)
+        disk.write_json(self.path / "privacy.json", about, self._owner)
 
     def accounted(self) -> dict[str, Any]:
         """Returns the content of privacy.json; empty in folders of older versions."""
         path = self.path / "privacy.json"
-        return disk.read_json(path) if path.exists() else {}
+        return disk.read_json(path, self._owner) if path.exists() else {}
+
+    def environment(self) -> dict[str, Any]:
+        """Returns the versions and the machine that the run began with."""
+        return disk.read_json(self.path / "environment.json", self._owner)
 
     def record(self, record: RoundRecord, rows: Mapping[str, Sequence[Any]]) -> None:
         """Writes the record and the tables of a round. rows: the rows of each table, by name."""
+        digests = {}
         for name, rows_of_table in rows.items():
             if rows_of_table:
-                tables.write(self.path / name, name, record.round, rows_of_table)
+                digests[name] = tables.write(self.path / name, name, record.round, rows_of_table)
         # The record comes last: a round with a record is complete.
-        disk.append(self._records, _line(record))
+        disk.append(self._records, self._line(replace(record, tables=digests)))
+
+    def _line(self, record: RoundRecord) -> str:
+        """Returns a record as a line of JSON with its digest."""
+        content = disk.with_digest(strict(asdict(record)), RECORDS + self._owner)
+        return json.dumps(content) + "\n"
+
+    @property
+    def _owner(self) -> str:
+        """The experiment, as digests depend on it; empty in folders of older versions."""
+        return f" of {self.experiment}" if self.experiment else ""
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Puts a checkpoint in place, after records, tables and private states are synced."""
@@ -204,7 +233,7 @@ class RunFolder:
     def _check_states(self, checkpoint: Checkpoint, since: Tensor) -> None:
         """Reads the private states that are newer than those of an earlier checkpoint; raises
         DamagedError if one is damaged."""
-        store = StateStore(self.clients)
+        store = StateStore(self.clients, checkpoint.experiment)
         for client in torch.nonzero(checkpoint.states != since).flatten().tolist():
             store.read(client, int(checkpoint.states[client]))
 
@@ -241,7 +270,7 @@ class RunFolder:
 
     def _refuse_lost_tables(self, records: Sequence[RoundRecord]) -> None:
         for name in tables.SCHEMAS:
-            present = tables.rounds(self.path, name)
+            present = tables.files(self.path, name)
             named = [record.round for record in records if name in (record.tables or ())]
             lost = [round for round in named if round not in present]
             if lost:
@@ -288,14 +317,14 @@ class RunFolder:
             if until is not None and records and records[-1].round >= until:
                 break
             try:
-                records.append(_record(line))
+                records.append(_record(line, RECORDS + self._owner))
             except _UNREADABLE as error:
                 if number == len(lines):
                     break
                 raise DamagedError(
-                    f"{self._records}:{number} is not a record that this version wrote "
-                    f"({type(error).__name__}: {error}); put back a copy of the file, or begin "
-                    "anew in another folder"
+                    f"{self._records}:{number} is not a record that this version wrote for the "
+                    f"experiment of fleet.json ({type(error).__name__}: {error}); put back a copy "
+                    "of the file, or begin anew in another folder"
                 ) from None
         if until is None:
             return records
@@ -309,40 +338,40 @@ class RunFolder:
     ) -> pa.Table:
         """Returns the scores of all rounds, or a part of them as in `tables.read`: the scores of a
         long run take much memory."""
-        return tables.read(self.path, "scores", where, columns, rounds)
+        return tables.read(self.path, "scores", self.records(), where, columns, rounds)
 
     def links(
         self, where: pc.Expression | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
         """Returns the bytes of every link and round."""
-        return tables.read(self.path, "links", where, columns)
+        return tables.read(self.path, "links", self.records(), where, columns)
 
     def clock(self) -> pa.Table:
         """Returns seconds and joules of every client and round; empty if no devices are known."""
-        return tables.read(self.path, "clock")
+        return tables.read(self.path, "clock", self.records())
 
     def log(self, where: pc.Expression | None = None) -> pa.Table:
         """Returns the diagnostics of clients and server (-1)."""
-        return tables.read(self.path, "log", where)
+        return tables.read(self.path, "log", self.records(), where)
 
     def pairs(self) -> pa.Table:
         """Returns the cosine similarity between the updates of any two clients."""
-        return tables.read(self.path, "pairs")
+        return tables.read(self.path, "pairs", self.records())
 
     def _forget_after(self, round: int) -> None:
         """Removes everything that belongs to later rounds, and files that were only half
         written."""
-        if self.clients.exists():
-            StateStore(self.clients).forget_firsts(round)
         if self._records.exists():
-            kept = "".join(_line(record) for record in self.records(round)).encode()
+            kept = "".join(self._line(record) for record in self.records(round)).encode()
             if kept != self._records.read_bytes():
                 disk.replace_file(self._records, kept)
         for partial in self.path.glob("*.partial"):
             disk.remove(partial)
         for name in tables.SCHEMAS:
-            for path in (self.path / name).glob("*.parquet*"):
-                if path.suffix == ".partial" or int(path.stem) > round:
+            for path in (self.path / name).glob("*.parquet.partial"):
+                disk.remove(path)
+            for later, path in tables.files(self.path, name).items():
+                if later > round:
                     disk.remove(path)
 
 
@@ -390,16 +419,14 @@ def _digest(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _line(record: RoundRecord) -> str:
-    """Returns a record as a line of JSON with its digest."""
-    return json.dumps(disk.with_digest(strict(asdict(record)), RECORDS)) + "\n"
-
-
-def _record(line: bytes) -> RoundRecord:
-    """Reads a line that `_line` wrote."""
-    raw = disk.without_digest(json.loads(line.decode("utf-8")), RECORDS)
-    if raw.get("tables") is not None:
-        raw["tables"] = tuple(raw["tables"])
+def _record(line: bytes, owner: str) -> RoundRecord:
+    """Reads a line that `RunFolder._line` wrote for this owner."""
+    raw = disk.without_digest(json.loads(line.decode("utf-8")), owner)
+    tables_of_round = raw.get("tables")
+    if isinstance(tables_of_round, list):  # older versions recorded names without digests
+        raw["tables"] = {str(name): "" for name in tables_of_round}
+    elif tables_of_round is not None:
+        raw["tables"] = {str(name): str(digest) for name, digest in tables_of_round.items()}
     raw["cohort"] = tuple(raw["cohort"])
     raw["refused"] = tuple((client, why) for client, why in raw["refused"])
     for key in _MAY_BE_NAN:

@@ -109,6 +109,7 @@ class Run:
                 subsets=self.plan.eval_subsets,
                 start_method=self.plan.start_method,
                 guard=self._privacy.guard,
+                experiment=self._experiment,
             )
             self._commit()
         except BaseException:  # otherwise the folder stays locked while the error is referenced
@@ -121,7 +122,8 @@ class Run:
         saved = self._restore()
         if saved < 0:
             topology = self.topology.describe(len(self._fleet.fleet))
-            self.folder.describe(config, self._fleet, {"topology": topology, **self._evaluation()})
+            about = {"topology": topology, **self._evaluation()}
+            self.folder.describe(config, self._fleet, self._experiment, about)
         self.folder.account(self._privacy.account())
         return saved
 
@@ -272,7 +274,6 @@ class Run:
             attack_distance=math.nan if failures else attack_distance,
             refused=tuple(refused),
             scores=summary(scores),
-            tables=tuple(name for name, rows in tables.items() if rows),
         )
         self.folder.record(record, tables)
         self.round = round
@@ -405,7 +406,8 @@ class Run:
         self._since = tensors.pop(STATES).numpy().copy()
         self._checkpoints = [checkpoint.states.numpy().copy() for checkpoint in checkpoints]
         self._privacy.restore(tensors, self.folder.accounted())
-        lost = sorted(set(self._privacy.paid) - set(self.folder.paid()))
+        paid = {round for round in self._privacy.paid if round <= last.round}  # later: done again
+        lost = sorted(paid - set(self.folder.paid()))
         if lost:
             raise CommunisError(
                 f"{self.folder.path / 'log'}: does not say what round {lost[0]} cost in privacy "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,14 @@ import pyarrow.parquet as pq
 
 from communis.core import disk
 from communis.core.errors import CommunisError, readable
-from communis.exchange.messages import Scored
+from communis.exchange.messages import RoundRecord, Scored
 
 
 def _schema(**columns: pa.DataType) -> pa.Schema:
     return pa.schema({"round": pa.int32(), **columns})
 
 
+NAME = re.compile(r"\d{6}\.parquet")
 # A flipped bit must not become another score.
 _FORMAT = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
@@ -56,14 +58,16 @@ def _fields(x: object) -> tuple[Any, ...]:
     return tuple(vars(x).values())
 
 
-def write(subfolder: Path, name: str, round: int, rows: Sequence[Any]) -> None:
-    """Writes the file of a round, whole or not at all."""
+def write(subfolder: Path, name: str, round: int, rows: Sequence[Any]) -> str:
+    """Writes the file of a round, whole or not at all. Returns its digest."""
     values: Callable[[Any], tuple[Any, ...]] = _score if name == "scores" else _fields
     columns = zip(*((round, *values(row)) for row in rows), strict=True)
     table = pa.table([list(column) for column in columns], schema=SCHEMAS[name])
     if not subfolder.exists():
         disk.make_folder(subfolder)
-    disk.write_file(file(subfolder.parent, name, round), parquet(table))
+    content = parquet(table)
+    disk.write_file(file(subfolder.parent, name, round), content)
+    return disk.digest_of(content)
 
 
 def file(folder: Path, name: str, round: int) -> Path:
@@ -71,9 +75,14 @@ def file(folder: Path, name: str, round: int) -> Path:
     return folder / name / f"{round:06d}.parquet"
 
 
-def rounds(folder: Path, name: str) -> Collection[int]:
-    """Returns the rounds for which a table has a file."""
-    return {int(path.stem) for path in (folder / name).glob("*.parquet") if path.stem.isdigit()}
+def files(folder: Path, name: str) -> dict[int, Path]:
+    """Returns the files of a table by round. Files with other names, such as copies that a
+    synchronisation tool makes, do not belong to the run."""
+    found = {}
+    for path in sorted((folder / name).glob("*.parquet")):
+        if NAME.fullmatch(path.name):
+            found[int(path.stem)] = path
+    return found
 
 
 def parquet(table: pa.Table) -> bytes:
@@ -87,21 +96,27 @@ def parquet(table: pa.Table) -> bytes:
 def read(
     folder: Path,
     name: str,
+    records: Sequence[RoundRecord],
     where: pc.Expression | None = None,
     columns: Sequence[str] | None = None,
     rounds: Collection[int] | None = None,
 ) -> pa.Table:
     """Reads the rows of a table for which the condition `where` holds. columns: only these; rounds:
-    only these, without opening the files of others."""
-    paths = sorted(map(str, (folder / name).glob("*.parquet")))
-    if rounds is not None:
-        paths = [path for path in paths if int(Path(path).stem) in rounds]
+    only these, without opening the files of others.
+
+    The digests in the records are checked first: the checksums of parquet do not cover its footer,
+    and a damaged footer can hide rows or crash the reader."""
+    paths = []
+    for record in records:
+        if rounds is not None and record.round not in rounds:
+            continue
+        path = file(folder, name, record.round)
+        if _belongs(path, name, record):
+            paths.append(str(path))
     try:
-        dataset = ds.dataset(paths, SCHEMAS[name], _FORMAT)
-        _refuse_misnamed(dataset)
-        table = dataset.to_table(columns=columns, filter=where)
+        table = ds.dataset(paths, SCHEMAS[name], _FORMAT).to_table(columns=columns, filter=where)
         table.validate(full=True)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise CommunisError(f"{folder / name}: {_damaged(paths)} ({_line(error)})") from None
     incomplete = [column for column in table.column_names if table[column].null_count]
     if incomplete:
@@ -109,18 +124,27 @@ def read(
     return table
 
 
-def _refuse_misnamed(dataset: Any) -> None:
-    """Refuses a file with rows of another round than its name."""
-    for fragment in dataset.get_fragments():
-        path = Path(fragment.path)
-        for group in fragment.row_groups:  # the scan needs their statistics too
-            statistics = group.statistics.get("round", {})
-            rounds = [statistics[key] for key in ("min", "max") if key in statistics]
-            if any(round != int(path.stem) for round in rounds):
-                raise CommunisError(
-                    f"{path}: its rows are of round {rounds[0]}, not of the round that it is named "
-                    "after; put back a copy, or run it again"
-                )
+def _belongs(path: Path, name: str, record: RoundRecord) -> bool:
+    """Returns whether a file is the table of a round. Refuses a file other than the one that was
+    written."""
+    if record.tables is None:
+        return path.exists()
+    if name not in record.tables:
+        return False
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise disk.DamagedError(
+            f"{path}: cannot be read ({error.strerror}), though the record of its round names it; "
+            "put back a copy, or run it again"
+        ) from None
+    digest = record.tables[name]
+    if digest and digest != disk.digest_of(content):  # older versions recorded the name only
+        raise disk.DamagedError(
+            f"{path}: is damaged, or another one's: it does not have the digest that the record of "
+            f"round {record.round} holds; put back a copy, or run it again"
+        )
+    return True
 
 
 def _damaged(paths: Sequence[str]) -> str:
@@ -128,8 +152,8 @@ def _damaged(paths: Sequence[str]) -> str:
     for path in paths:
         try:
             pq.read_table(path, page_checksum_verification=True)
-        except (OSError, pa.ArrowException):
-            return f"{Path(path).name} is no readable table; the scores of its round are lost"
+        except (OSError, pa.ArrowException, UnicodeDecodeError):
+            return f"{Path(path).name} is no readable table; put back a copy, or run it again"
     return "its tables do not fit together"
 
 

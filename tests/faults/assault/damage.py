@@ -8,7 +8,7 @@ that file only crashes and hangs count.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from communis.results.verdict import OLD
 from tests.faults.assault.case import Case
 from tests.faults.assault.experiment import (
+    EXPERIMENTS,
     LogToStderr,
     Look,
     again,
@@ -87,7 +88,8 @@ def attempt(case: Case) -> Outcome:
     state = ("whole", "half")[int(rng.integers(2))]
     folder = case.scratch / "run"
     shutil.copytree(place(case.home, state, case.name), folder)
-    hurt, way = _hurt(folder, rng)
+    others = [place(case.home, state, name) for name in EXPERIMENTS if name != case.name]
+    hurt, way = _hurt(folder, others, rng)
     before = seen(case.home, state, case.name)
     outcome = _shown(look(folder, case.scratch), before, hurt, folder)
     if not outcome.harmful:
@@ -98,8 +100,9 @@ def attempt(case: Case) -> Outcome:
     return Outcome(outcome.result, what) if outcome.harmful else outcome
 
 
-def _hurt(folder: Path, rng: np.random.Generator) -> tuple[Path, str]:
-    """Rooms are drawn first: tables are many, and what matters most is not."""
+def _hurt(folder: Path, others: Sequence[Path], rng: np.random.Generator) -> tuple[Path, str]:
+    """Damages a file, or replaces it by that of another run. Rooms are drawn first: tables are
+    many, and what matters most is not."""
     files = sorted(p for p in folder.rglob("*") if p.is_file() and p.stat().st_size)
     rooms: dict[Path, list[Path]] = {}
     for file in files:
@@ -107,6 +110,11 @@ def _hurt(folder: Path, rng: np.random.Generator) -> tuple[Path, str]:
     room = list(rooms.values())[int(rng.integers(len(rooms)))]
     hurt = room[int(rng.integers(len(room)))]
     way = WAYS[int(rng.integers(len(WAYS)))]
+    same_name = [other / hurt.relative_to(folder) for other in others]
+    foreign = [path for path in same_name if path.is_file()]
+    if foreign and rng.random() < 1 / len(WAYS):
+        hurt.write_bytes(foreign[int(rng.integers(len(foreign)))].read_bytes())
+        return hurt, "of another run"
     way(hurt, rng)
     return hurt, way.__name__
 

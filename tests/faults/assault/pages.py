@@ -47,7 +47,9 @@ class Live(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         for name, value in attrs:
-            if name.startswith("on") or MARK in name or "javascript:" in (value or ""):
+            # A label is read aloud, whatever it says.
+            acts = name != "aria-label" and "javascript:" in (value or "")
+            if name.startswith("on") or MARK in name or acts:
                 self.found.append(f"<{tag} {name}={value!r}>")
         if MARK in tag or tag in ("script", "iframe", "base", "img", "object", "embed", "form"):
             self.found.append(f"<{tag}>")

@@ -78,7 +78,7 @@ def test_it_is_a_fleet_in_which_the_others_are_silent(name: str) -> None:
     alone = play(mixed(), make(name), cohorts=[[0]] * 4)
     with Run(mixed(), method, PLAN) as run:
         list(run)
-        kept = load(StateStore(run.folder.clients).read(0, 4))
+        kept = load(StateStore(run.folder.clients, run.folder.experiment).read(0, 4))
     found = {key: t for key, t in kept.items() if not key.startswith(MEMORY)}
     assert same(found, flatten(alone.states[0]))
 

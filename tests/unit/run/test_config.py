@@ -182,7 +182,7 @@ def test_a_grid_has_a_cell_for_one_level_of_every_axis(tmp_path: Path) -> None:
 def test_one_cell_is_loaded_by_its_levels(tmp_path: Path) -> None:
     source = written(tmp_path, GRID)
     assert load(source, cell="homogeneous/severe") == cells(source)["homogeneous/severe"]
-    with pytest.raises(SchemaError, match=r"toml: a grid: choose a cell with --cell; there are severe/mo"):
+    with pytest.raises(SchemaError, match="toml: a grid: choose a cell with --cell; there are"):
         load(source)
     with pytest.raises(SchemaError, match=r"no cell 'severe/sever' \(did you mean 'severe/severe'"):
         load(source, cell="severe/sever")

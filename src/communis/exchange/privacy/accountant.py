@@ -39,6 +39,7 @@ EXACT = 16
 STEP = 1.02
 FINE = 0.1  # width of the grid of privacy losses, relative to their deviation in one round
 LEAST = 1e-3  # noise below this counts as none
+MOST = 1e6  # noise above this counts as this much, which raises epsilon by next to nothing
 
 
 def epsilon_of(rounds: Iterable[Round], delta: float, kind: Kind = "rdp") -> float:
@@ -130,8 +131,16 @@ def _grouped(rounds: Iterable[Round]) -> Counter[Round]:
             raise CommunisError(
                 f"a round must have q in [0, 1] and z of at least 0, got q = {q}, z = {z}"
             )
-    counts = Counter({(q, z): n for (q, z), n in counts.items() if q > 0 and z < math.inf})
-    if len(counts) <= EXACT or any(z < LEAST for _, z in counts):
+    noisy: Counter[Round] = Counter()
+    for (q, z), n in counts.items():
+        if q > 0 and z < math.inf:
+            noisy[q, min(z, MOST)] += n
+    return noisy if len(noisy) <= EXACT else _coarse(noisy)
+
+
+def _coarse(counts: Counter[Round]) -> Counter[Round]:
+    """Rounds noise down to powers of STEP, unless a round has practically none."""
+    if any(z < LEAST for _, z in counts):
         return counts
     coarse: Counter[Round] = Counter()
     for (q, z), n in counts.items():
@@ -176,12 +185,12 @@ def _event(dp: Any, q: float, z: float) -> Any:
 
 @contextmanager
 def _excluded_orders_not_logged() -> Iterator[None]:
-    """Suppresses the warnings of dp_accounting about orders that it excludes: the bound holds
-    without them."""
+    """Suppresses the warnings of dp_accounting about orders that it excludes, or whose divergence
+    rounding made negative: the bound holds without them."""
     log = logging.getLogger("absl")
 
     def keep(record: logging.LogRecord) -> bool:
-        return "Excluding this order" not in record.msg
+        return "Excluding this order" not in record.msg and "Negative R" not in record.msg
 
     log.addFilter(keep)
     try:

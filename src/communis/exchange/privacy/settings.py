@@ -16,6 +16,7 @@ from communis.exchange.privacy.guard import Block, Guard, Spending
 Mode = Literal["none", "paper", "local", "central"]
 ABOVE = 1 + 1e-9  # so much more noise than a budget takes: sums of floats must not exceed it
 MOST_ROUNDS = 1_000_000
+LEAST_NOISE = 1e-30  # far below any use; with less, the price of a round is no number
 OWNERS = {  # settings that mean something in some modes only
     "clips": ("paper", "local"),
     "mechanism": ("local",),
@@ -74,6 +75,11 @@ class PrivacyConfig:
                 f"epsilon and noise must be positive, one of them or both, got epsilon = "
                 f"{self.epsilon}, noise = {self.noise}; `communis privacy plan` says what one "
                 "makes of the other"
+            )
+        if 0 < self.noise < LEAST_NOISE:
+            raise CommunisError(
+                f"noise = {self.noise} is practically none, and nothing can be computed with it; "
+                f"at least {LEAST_NOISE:g} is needed"
             )
         if not 0 < self.delta < 1:
             raise CommunisError(f"delta must be in (0, 1), got {self.delta}")

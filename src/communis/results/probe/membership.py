@@ -165,7 +165,7 @@ def _losses(
         privacy=config.privacy,
     ) as run:
         bound = FleetClients(fleet.pool() if method.needs.raw_data else fleet, method)
-        worker = _LossTeller(bound, StateStore(run.folder.clients))
+        worker = _LossTeller(bound, StateStore(run.folder.clients, run.folder.experiment))
         start = method.start_server(bound)
         trainees = {i for record in run.history for i in record.cohort}
         attacked = [i for i in range(len(fleet)) if i in trainees or method.needs.raw_data]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -41,16 +42,19 @@ from communis.fleet.clients import FleetClients
 from communis.fleet.fleet import AnyMethod
 
 EVAL_BATCH = 512
-FIRST = ".first"  # the ending of files with an attacker's first message
-MEMORY = "memory of the optimiser/"  # beside the fields of a private state
+FIRST = "first message/"  # prefix of an attacker's first message in its private state
+MEMORY = "memory of the optimiser/"  # prefix of what the optimiser carries on, in the same file
+NAME = re.compile(r"(\d{6})-(\d{6})\.safetensors")
 
 
 class StateStore:
-    """Private client state on the client's own disk: one file per client and round, written whole
-    or not at all."""
+    """Private client states on the client's own disk: one file per client and round, written whole
+    or not at all. A file is accepted only for the experiment, client and round that it was written
+    for."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, experiment: str = "") -> None:
         self.folder = folder
+        self.experiment = experiment
         disk.make_folder(folder)
 
     def path(self, client: int, round: int) -> Path:
@@ -59,39 +63,31 @@ class StateStore:
     def read(self, client: int, round: int) -> bytes:
         way_out = "begin this run anew (compare --fresh removes it), or put back a copy of the file"
         return disk.unsealed(
-            self.path(client, round), f"the private state of client {client}", way_out
+            self.path(client, round),
+            self._owner(client, round),
+            f"the private state of client {client}",
+            way_out,
         )
 
     def write(self, client: int, round: int, data: bytes) -> None:
-        disk.write_file(self.path(client, round), disk.sealed(data))
+        disk.write_file(self.path(client, round), disk.sealed(data, self._owner(client, round)))
+
+    def _owner(self, client: int, round: int) -> str:
+        return f"client {client} in round {round} of {self.experiment}"
 
     def versions(self) -> dict[int, set[int]]:
-        """The rounds of which every client has a state here; half-written files are removed."""
-        found: dict[int, set[int]] = {}
+        """Returns the rounds for which each client has a state; removes half-written files."""
+        rounds: dict[int, set[int]] = {}
         for partial in self.folder.glob("*.partial"):
             disk.remove(partial)
         for path in self.folder.glob("*.safetensors"):
-            client, round = path.stem.split("-")
-            found.setdefault(int(client), set()).add(int(round))
-        return found
+            match = NAME.fullmatch(path.name)
+            if match:  # other files, such as copies, do not belong to the run
+                rounds.setdefault(int(match[1]), set()).add(int(match[2]))
+        return rounds
 
     def drop(self, client: int, round: int) -> None:
         disk.remove(self.path(client, round))
-
-    def first(self, client: int, round: int, message: bytes) -> bytes:
-        """The first message that an attacker ever made, which this is if there was none before."""
-        path = next(iter(self.folder.glob(f"{client:06d}*{FIRST}")), None)
-        if path is None:
-            path = self.folder / f"{client:06d}-{round:06d}{FIRST}"
-            disk.write_file(path, disk.sealed(message))
-        return disk.unsealed(path, f"the first message of client {client}", "begin this run anew")
-
-    def forget_firsts(self, after: int) -> None:
-        """Removes the first messages of rounds that are done again: a power cut may have damaged
-        them. Older versions did not say of which round they are: at least the first."""
-        for path in self.folder.glob(f"*{FIRST}"):
-            if int(path.stem.partition("-")[2] or 1) > after:
-                disk.remove(path)
 
 
 class Executor:
@@ -112,12 +108,13 @@ class Executor:
         if ask.kind == "whole":
             return self._whole(ask)
         client = self.fleet.client(ask.client, ask.round, fresh=ask.since < 0)
+        first: dict[str, Tensor] = {}  # an attacker's first message
         if ask.since < 0:
             state = self.method.start_client(client)
         else:
             kept = load(self.store.read(ask.client, ask.since), device=self.fleet.device)
-            remembered = [key for key in kept if key.startswith(MEMORY)]
-            client.memory.update({key[len(MEMORY) :]: kept.pop(key) for key in remembered})
+            client.memory.update(_taken(kept, MEMORY))
+            first = _taken(kept, FIRST)
             state = unflatten(kept, self.state_type)
         down = decode(ask.down, self.down_type, device=self.fleet.device)
         state = self.method.adopt(client, state, down)
@@ -138,7 +135,11 @@ class Executor:
             return Answer(ask.client, log=client.log, failure=reason)
         data = b""
         if ask.kind == "train":
-            data = self._sent(client, self._guarded(client, up, down), flatten(down))
+            sent = self._guarded(client, up, down)
+            if not first and self._replays(client):
+                first = sent
+            data = self._sent(client, sent, flatten(down), first)
+        private |= {FIRST + key: tensor for key, tensor in first.items()}
         # Under a guard the message leaves all the same: silence would tell of the client's data.
         keeps = not broken and self._keep(ask, private)
         return Answer(ask.client, data, keeps, client.log, unkept=reason)
@@ -156,15 +157,24 @@ class Executor:
         noised = unflatten(dict(sent), self.up_type)
         return flatten(noised.repaired() if isinstance(noised, UpMessage) else noised)
 
-    def _sent(self, client: Client, up: dict[str, Tensor], down: dict[str, Tensor]) -> bytes:
-        """The message of a client, or what an attacker makes of it."""
-        attack, id = self.fleet.fleet.attack, client.card.id
-        if not attack.attacks(id, client.round):
+    def _replays(self, client: Client) -> bool:
+        """Returns whether a client is an attacker that repeats its first message."""
+        attack = self.fleet.fleet.attack
+        return attack.kind == "replay" and attack.attacks(client.card.id, client.round)
+
+    def _sent(
+        self,
+        client: Client,
+        up: dict[str, Tensor],
+        down: dict[str, Tensor],
+        first: dict[str, Tensor],
+    ) -> bytes:
+        """Returns the message of a client, or what an attacker sends instead. first: the first
+        message of an attacker that replays it."""
+        attack = self.fleet.fleet.attack
+        if not attack.attacks(client.card.id, client.round):
             return encode(up).data
-        first = up
-        if attack.kind == "replay":
-            first = load(self.store.first(id, client.round, encode(up).data))
-        return encode(attack.message(client, up, down, first)).data
+        return encode(attack.message(client, up, down, first or up)).data
 
     def _whole(self, ask: Ask) -> Answer:
         """The common model with all of the fleet's sensors and with each alone, on this client's
@@ -243,6 +253,12 @@ class Executor:
             own["seen"] = values[""]
             kept = {name: x[seen] for name, x in own.items()}
             yield from scores_of(client.task, kept, target[seen])
+
+
+def _taken(kept: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Removes the tensors whose names begin with the prefix, and returns them without it."""
+    names = [name for name in kept if name.startswith(prefix)]
+    return {name[len(prefix) :]: kept.pop(name) for name in names}
 
 
 def scores_of(task: Task, values: Mapping[str, Tensor], target: Tensor) -> Iterator[Score]:

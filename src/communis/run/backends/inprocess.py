@@ -62,10 +62,11 @@ class InProcess:
         subsets: str = "each",
         start_method: str = "",
         guard: Guard | None = None,
+        experiment: str = "",
     ) -> None:
         """states: folder of the private client states. workers: number of processes; 1: no process
         besides this one, 0: the number that `default_workers` returns. guard: protects the messages
-        of clients."""
+        of clients. experiment: the digest that private states are bound to."""
         start_method = start_method or default_start_method(device)
         self.workers = workers or default_workers(start_method)
         self._scratch = Scratch(shared_memory())
@@ -74,8 +75,8 @@ class InProcess:
         if states is None:
             self._spare = Scratch()
             states = self._spare.path / "states"
-        self._store = StateStore(states)
-        self._job = (clients.on(device), self._store.folder, subsets, guard)
+        self._store = StateStore(states, experiment)
+        self._job = (clients.on(device), self._store, subsets, guard)
         self._context = multiprocessing.get_context(start_method)
         self._pool: list[_Worker] = []
         self._executor: Executor | None = None
@@ -321,5 +322,5 @@ def _fetch(letter: bytes | str) -> bytes:
 
 
 def _executor(job: tuple[Any, ...]) -> Executor:
-    clients, states, subsets, guard = job
-    return Executor(clients, StateStore(states), subsets, guard)
+    clients, store, subsets, guard = job
+    return Executor(clients, store, subsets, guard)

@@ -172,3 +172,10 @@ def test_split_gives_a_part_of_the_budget_away() -> None:
     for z, count in [(2.0, 1.0), (2.0, 0.5), (0.0, 1.0), (1.0, -3.0)]:
         with pytest.raises(CommunisError, match="cannot spare any budget"):
             split(z, count)
+
+
+@pytest.mark.parametrize("kind", ["rdp", "pld"])
+@pytest.mark.parametrize("q", [1e-300, 1e-9, 1.0])
+def test_very_much_noise_costs_next_to_nothing(kind: Kind, q: float) -> None:
+    """Its square overflowed."""
+    assert 0 <= epsilon_of([(q, 1e200)] * 3, 1e-5, kind) < 1e-3

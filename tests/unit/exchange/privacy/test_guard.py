@@ -178,6 +178,7 @@ def test_the_papers_calibration() -> None:
     [
         ({"mode": "local"}, "epsilon and noise must be positive"),
         ({"mode": "local", "epsilon": -1.0}, "epsilon and noise must be positive"),
+        ({"mode": "local", "noise": 1e-320}, "noise = 1e-320 is practically none"),
         ({"mode": "central", "noise": -1.0}, "epsilon and noise must be positive"),
         ({"mode": "local", "epsilon": 1.0, "delta": 0.0}, "delta must be in"),
         ({"mode": "local", "epsilon": 1.0, "delta": 1.0}, "delta must be in"),
