@@ -1,9 +1,9 @@
-"""The byte ledger of one round: every message, per link and direction."""
+"""The byte ledger of one round: all messages, by link and direction."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from communis.core.contract import SERVER
 from communis.exchange.messages import Link, Topology
@@ -12,15 +12,16 @@ from communis.exchange.wire import Message
 
 
 class Ledger:
-    """In a star, messages pass between clients and SERVER. In a graph an uplink goes to every
-    neighbour, as one link each or as a broadcast, which is one link to NEIGHBOURS; a downlink stays
-    on its node and costs nothing. A message that is lost costs as much as one that arrives."""
+    """Records the links of one round. In a star, messages pass between clients and SERVER. In a
+    graph, an uplink goes to every neighbour, as one link each or as a broadcast, which is one link
+    to NEIGHBOURS; a downlink stays on its node and costs nothing. A lost message costs as much as
+    one that arrives."""
 
     def __init__(self, topology: Topology, awake: Sequence[int], cohort: Sequence[int]) -> None:
-        """awake: the aggregators that can be reached."""
+        """`awake` holds the aggregators that can be reached."""
         self.links: list[Link] = []
         self._topology = topology
-        self._beside = -1  # a client that sits beside the server: its messages travel over no link
+        self._beside = -1  # the client on the same machine as the server, which needs no link
         self._hearers: dict[int, list[int]] = defaultdict(list)
         for aggregator in awake:
             for client in topology.reaches(aggregator, cohort):
@@ -39,22 +40,27 @@ class Ledger:
         self.links += [Link(client, to, message.payload, message.framing) for to in receivers]
 
     def pool(self, pool: int, raw_bytes: Mapping[int, int]) -> None:
-        """Centralised training: the pooled client sits beside the server; these clients send it
-        their raw windows."""
+        """Records centralised training: the pooled client is on the machine of the server, and the
+        other clients send it their raw windows."""
         self._beside = pool
         self.links += [Link(client, SERVER, count, 0) for client, count in raw_bytes.items()]
 
     def received(self) -> Mapping[int, int]:
-        """All bytes that were sent to each client or SERVER; a broadcast to every neighbour."""
-        return _summed(
-            (to, x.payload + x.framing)
-            for x in self.links
-            for to in (self._hearers[x.sender] if x.receiver == NEIGHBOURS else [x.receiver])
-        )
+        """The bytes sent to each client or SERVER; a broadcast counts for every neighbour."""
+        total: dict[int, int] = defaultdict(int)
+        for link in self.links:
+            broadcast = link.receiver == NEIGHBOURS
+            receivers = self._hearers[link.sender] if broadcast else [link.receiver]
+            for receiver in receivers:
+                total[receiver] += link.payload + link.framing
+        return total
 
     def sent(self) -> Mapping[int, int]:
-        """All bytes that left them."""
-        return _summed((x.sender, x.payload + x.framing) for x in self.links)
+        """The bytes sent by each client or SERVER."""
+        total: dict[int, int] = defaultdict(int)
+        for link in self.links:
+            total[link.sender] += link.payload + link.framing
+        return total
 
     @property
     def bytes_down(self) -> int:
@@ -67,10 +73,3 @@ class Ledger:
     @property
     def bytes_framing(self) -> int:
         return sum(link.framing for link in self.links)
-
-
-def _summed(found: Iterable[tuple[int, int]]) -> Mapping[int, int]:
-    total: dict[int, int] = defaultdict(int)
-    for who, count in found:
-        total[who] += count
-    return total

@@ -1,8 +1,9 @@
-"""Who hears whom. Star: one server hears the cohort. Graph: every client aggregates what it and its
-neighbours sent. Apart: what it sent itself. A graph may change from round to round, and links may
-lose messages.
+"""Topologies: which aggregator receives the messages of which clients. In a `Star`, one server
+receives those of the cohort. In a `Graph`, every client aggregates its own message and those of its
+neighbours; in `Apart`, its own only. A graph may change from round to round, and links may lose
+messages.
 
-Everything follows from settings, seed and round, so nothing of it has to be saved."""
+Topologies follow from settings, seed and round, so checkpoints need not contain them."""
 
 from communis.exchange.topology.network import NEIGHBOURS, Apart, Graph, Star
 from communis.exchange.topology.settings import Changing, TopologyConfig

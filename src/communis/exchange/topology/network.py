@@ -1,4 +1,4 @@
-"""The star and the graph of one round: who sends to whom, and who is heard."""
+"""The star and the graph of one round: who sends to whom, and which messages arrive."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from communis.core.errors import CommunisError
 from communis.core.streams import Streams
 
 NEIGHBOURS = -2  # the receiver of a broadcast, in link records
-UNSEEDED = Streams()  # where nothing is drawn
+UNSEEDED = Streams()  # for topologies that draw nothing
 
 Edges = tuple[tuple[int, int], ...]  # pairs of clients, in either order
 
 
 @dataclass(frozen=True)
 class Star:
-    loss: float = 0.0  # probability that the server does not hear a client in a round
+    """One server aggregates the messages of the cohort."""
+
+    loss: float = 0.0  # probability that the message of a client is lost in a round
     streams: Streams = UNSEEDED  # of the losses
-    round: int = 0  # whose losses they are
+    round: int = 0  # the round of the losses
     broadcast: ClassVar[bool] = False
 
     def at(self, round: int) -> Star:
@@ -60,34 +62,36 @@ class Star:
 
 @dataclass(frozen=True)
 class Graph:
-    """Undirected edges between clients; every client hears itself as well. Self-loops and repeated
-    edges do not count."""
+    """Undirected edges between clients. Every client aggregates the messages of its neighbours and
+    its own. Self-loops and repeated edges have no effect."""
 
     edges: Edges
     broadcast: bool = False  # a message is sent once for all neighbours instead of once for each
     loss: float = 0.0  # probability that a message is lost on its way to one neighbour
     streams: Streams = UNSEEDED  # of the losses
-    round: int = 0  # whose losses they are
+    round: int = 0  # the round of the losses
 
     @cached_property
-    def _near(self) -> dict[int, list[int]]:
-        found: dict[int, set[int]] = defaultdict(set)
+    def _neighbours(self) -> dict[int, list[int]]:
+        neighbours: dict[int, set[int]] = defaultdict(set)
         for a, b in self.edges:
             if a != b:
-                found[a].add(b)
-                found[b].add(a)
-        return {node: sorted(near) for node, near in sorted(found.items())}
+                neighbours[a].add(b)
+                neighbours[b].add(a)
+        return {node: sorted(near) for node, near in sorted(neighbours.items())}
 
     @cached_property
     def _heard(self) -> dict[int, list[int]]:
-        """The neighbours whose message arrives: drawn for all, whoever takes part."""
+        """The neighbours of each node whose messages arrive. Losses are drawn for all links,
+        whichever clients participate."""
         if not self.loss:
-            return self._near
+            return self._neighbours
         draw = self.streams.generator("loss", self.round).random
-        return {
-            node: list(compress(near, (draw(len(near)) >= self.loss).tolist()))
-            for node, near in self._near.items()
-        }
+        heard = {}
+        for node, neighbours in self._neighbours.items():
+            arrives = draw(len(neighbours)) >= self.loss
+            heard[node] = list(compress(neighbours, arrives.tolist()))
+        return heard
 
     def at(self, round: int) -> Graph:
         return replace(self, round=round) if self.loss else self
@@ -105,7 +109,7 @@ class Graph:
         return client
 
     def reaches(self, aggregator: int, cohort: Sequence[int]) -> Sequence[int]:
-        return _among(cohort, [*self._near.get(aggregator, ()), aggregator])
+        return _among(cohort, [*self._neighbours.get(aggregator, ()), aggregator])
 
     def hears(self, aggregator: int, cohort: Sequence[int]) -> Sequence[int]:
         return _among(cohort, [*self._heard.get(aggregator, ()), aggregator])
@@ -113,7 +117,7 @@ class Graph:
     def describe(self, clients: int) -> dict[str, Any]:
         return {
             "kind": "graph",
-            "edges": [[a, b] for a, near in self._near.items() for b in near if a < b],
+            "edges": [[a, b] for a, near in self._neighbours.items() for b in near if a < b],
             "changes": False,
             "loss": self.loss,
             "link": "broadcast" if self.broadcast else "unicast",
@@ -121,22 +125,25 @@ class Graph:
         }
 
     def parts(self, clients: int) -> list[list[int]]:
-        """The clients of each connected part; an isolated one is a part of its own."""
-        from scipy.sparse import coo_array  # 20 MB in every process: only where there is a graph
+        """The clients of each connected component; an isolated client is a component by itself."""
+        # Imported here because scipy.sparse takes 20 MB in every process, and only graphs need it.
+        from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
 
         ends = np.array(self.edges, np.int64).reshape(-1, 2).T
         links = coo_array((np.ones(ends.shape[1]), tuple(ends)), shape=(clients, clients))
         count, label = connected_components(links, directed=False)
-        order, last = np.argsort(label, kind="stable"), np.cumsum(np.bincount(label))
-        found = sorted(part.tolist() for part in np.split(order, last[:-1]))
-        return found if count else []
+        if not count:
+            return []
+        order = np.argsort(label, kind="stable")
+        ends_of_parts = np.cumsum(np.bincount(label))[:-1]
+        return sorted(part.tolist() for part in np.split(order, ends_of_parts))
 
 
 @dataclass(frozen=True)
 class Apart(Graph):
-    """Every client hears itself alone: where a method exchanges nothing. It is no graph that fell
-    apart, so nothing is drawn or warned of."""
+    """Every client aggregates its own message only, for methods that exchange nothing. It is not a
+    disconnected graph: reports neither draw it nor warn of it."""
 
     edges: Edges = ()
 
@@ -145,7 +152,7 @@ class Apart(Graph):
 
 
 def _among(cohort: Sequence[int], clients: list[int]) -> list[int]:
-    """Those of the clients that are in the cohort, which is in client order. In a large fleet with
-    few neighbours each, searching is quicker than going through everybody."""
+    """The clients that are in the cohort, which is sorted. In a large fleet with few neighbours per
+    client, bisection is faster than a pass over the cohort."""
     places = [(bisect_left(cohort, c), c) for c in sorted(clients)]
     return [c for place, c in places if place < len(cohort) and cohort[place] == c]

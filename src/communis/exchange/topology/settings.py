@@ -15,7 +15,7 @@ from communis.exchange.topology.shapes import complete, custom, erdos_renyi, hub
 
 Kind = Literal["star", "complete", "ring", "regular", "erdos_renyi", "hub", "edges"]
 DRAWN = ("regular", "erdos_renyi")
-OWNERS: dict[str, tuple[str, ...]] = {  # the kinds that a setting belongs to, if not to all
+OWNERS: dict[str, tuple[str, ...]] = {  # the kinds that a setting applies to, if not to all
     "edges": ("edges",),
     "schedule": ("edges",),
     "degree": ("regular",),
@@ -28,29 +28,32 @@ OWNERS: dict[str, tuple[str, ...]] = {  # the kinds that a setting belongs to, i
 
 @dataclass(frozen=True)
 class TopologyConfig:
-    """Who hears whom: the `[topology]` table of a configuration."""
+    """The topology: which messages an aggregator receives."""
 
     kind: Kind = "star"
     edges: Edges = ()  # kind = "edges": pairs of clients
-    schedule: tuple[Edges, ...] = ()  # kind = "edges", instead: pairs for every round, repeated
-    degree: int = 0  # kind = "regular": neighbours of every client
-    probability: float = 0.0  # kind = "erdos_renyi": of every edge
+    schedule: tuple[Edges, ...] = ()  # kind = "edges": instead, the edges of each round, repeated
+    degree: int = 0  # kind = "regular": number of neighbours of every client
+    probability: float = 0.0  # kind = "erdos_renyi": probability of every edge
     hub: int = 0  # kind = "hub": the client in the middle
-    redraw: int = 0  # drawn kinds: a new graph every so many rounds; 0: one for all
+    redraw: int = 0  # drawn kinds: rounds after which a new graph is drawn; 0: never
     loss: float = 0.0  # probability that a message is lost, per round and directed link
-    link: Literal["unicast", "broadcast"] = "unicast"  # sent to each neighbour, or once for all
-    connected: bool = True  # refuse a graph that falls into parts
+    link: Literal["unicast", "broadcast"] = (
+        "unicast"  # a message is sent to each neighbour, or once to all
+    )
+    connected: bool = True  # refuse a disconnected graph
 
     def __post_init__(self) -> None:
         for name, known in (("kind", get_args(Kind)), ("link", ("unicast", "broadcast"))):
-            if (given := getattr(self, name)) not in known:
+            given = getattr(self, name)
+            if given not in known:
                 raise CommunisError(f"no {name} {given!r}; there are {', '.join(known)}")
         for setting in fields(self):
             owners = OWNERS.get(setting.name, (self.kind,))
             if getattr(self, setting.name) != setting.default and self.kind not in owners:
                 raise CommunisError(
                     f"{setting.name} has no meaning with kind = {self.kind!r}; "
-                    f"it goes with {', '.join(owners)}"
+                    f"it applies to {', '.join(owners)}"
                 )
         if self.edges and self.schedule:
             raise CommunisError("give edges (one graph) or schedule (one per round), not both")
@@ -68,33 +71,39 @@ class TopologyConfig:
     def make(self, clients: int, streams: Streams = UNSEEDED) -> Topology:
         if self.kind == "star":
             return Star(self.loss, streams) if self.loss else Star()
-        first, changes = self.graph(clients, streams), bool(self.redraw or self.schedule)
+        first = self.graph(clients, streams)
+        changes = bool(self.redraw or self.schedule)
         topology = Changing(self, clients, streams) if changes else first
-        topology.aggregators(clients)  # refuses edges to clients that are not there
-        if self.connected and len(parts := topology.parts(clients)) > 1:
-            raise CommunisError(_falls_apart(parts, changes))
+        topology.aggregators(clients)  # refuses edges to clients that do not exist
+        if self.connected:
+            parts = topology.parts(clients)
+            if len(parts) > 1:
+                raise CommunisError(_disconnected(parts, changes))
         return topology
 
     def graph(self, clients: int, streams: Streams, round: int = 1) -> Graph:
-        """The graph of a round; the first is 1."""
-        before = max(round - 1, 0)
+        """The graph of a round; rounds begin with 1."""
+        rounds_before = max(round - 1, 0)
         if self.kind in DRAWN:
-            found = _drawn(self, clients, streams, before // self.redraw if self.redraw else 0)
+            number = rounds_before // self.redraw if self.redraw else 0
+            graph = _drawn(self, clients, streams, number)
         elif self.kind == "edges":
-            turns = self.schedule or (self.edges,)
-            found = custom(turns[before % len(turns)])
+            schedule = self.schedule or (self.edges,)
+            graph = custom(schedule[rounds_before % len(schedule)])
         elif self.kind == "hub":
-            found = hub(clients, self.hub)
+            graph = hub(clients, self.hub)
+        elif self.kind == "ring":
+            graph = ring(clients)
         else:
-            found = ring(clients) if self.kind == "ring" else complete(clients)
-        found = replace(found, broadcast=self.link == "broadcast")
-        return replace(found, loss=self.loss, streams=streams) if self.loss else found
+            graph = complete(clients)
+        graph = replace(graph, broadcast=self.link == "broadcast")
+        return replace(graph, loss=self.loss, streams=streams) if self.loss else graph
 
 
 @dataclass(frozen=True)
 class Changing:
-    """A graph by a schedule, or drawn anew every so many rounds. Who asks for no round gets the
-    first."""
+    """A graph that follows a schedule, or that is drawn again after some rounds. Methods without a
+    round use the first one."""
 
     settings: TopologyConfig
     clients: int
@@ -109,8 +118,8 @@ class Changing:
 
     @cached_property
     def _union(self) -> Graph:
-        """What all rounds connect: a schedule's edges, or everybody if graphs are drawn, as any two
-        clients may meet then."""
+        """The union of the graphs of all rounds: the edges of a schedule. If graphs are drawn, any
+        two clients may become neighbours, so all clients are connected."""
         if self.settings.redraw:
             return ring(self.clients)
         return custom(edge for edges in self.settings.schedule for edge in edges)
@@ -136,21 +145,25 @@ class Changing:
 
 @lru_cache(maxsize=4)
 def _drawn(settings: TopologyConfig, clients: int, streams: Streams, number: int) -> Graph:
-    """A drawn graph by its number. Kept, for it stays the same for some rounds and takes long."""
+    """The drawn graph of this number. It is cached: drawing takes long, and rounds share it."""
     draw = streams.generator("graph", number)
     if settings.kind == "regular":
         return regular(clients, settings.degree, settings.connected, draw)
     return erdos_renyi(clients, settings.probability, settings.connected, draw, later=number > 0)
 
 
-def _falls_apart(parts: Sequence[Sequence[int]], changes: bool) -> str:
+def _disconnected(parts: Sequence[Sequence[int]], changes: bool) -> str:
     joined = [f"[{_listed(part)}]" for part in parts if len(part) > 1]
     alone = [part[0] for part in parts if len(part) == 1]
-    found = [f"parts {_listed(joined)}"] if joined else []
-    found += [f"isolated clients {_listed(alone)}"] if alone else []
+    components = []
+    if joined:
+        components.append(f"parts {_listed(joined)}")
+    if alone:
+        components.append(f"isolated clients {_listed(alone)}")
+    subject = "the schedule as a whole" if changes else "the graph"
     return (
-        f"[topology] {'the schedule as a whole' if changes else 'the graph'} falls into "
-        f"{' and '.join(found)}: add edges that join them, or permit it with connected = false"
+        f"[topology] {subject} falls into {' and '.join(components)}: "
+        "add edges that join them, or permit it with connected = false"
     )
 
 

@@ -1,4 +1,4 @@
-"""Graphs by their shape, given or drawn."""
+"""Graphs of given edges, of fixed shapes, and drawn at random."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from communis.core.errors import CommunisError
 from communis.exchange.topology.network import Graph
 
-TRIES = 100  # graphs drawn before no connected one is expected any more
+TRIES = 100  # graphs that are drawn before the search for a connected one ends
 
 
 def custom(edges: Iterable[tuple[int, int]]) -> Graph:
@@ -27,15 +27,15 @@ def ring(clients: int) -> Graph:
 
 
 def hub(clients: int, centre: int) -> Graph:
-    """One of the clients is everybody's only neighbour."""
+    """The centre is the only neighbour of every other client."""
     return custom((centre, a) for a in range(clients) if a != centre)
 
 
 def regular(clients: int, degree: int, connected: bool, draw: np.random.Generator) -> Graph:
-    """Everybody has so many neighbours."""
+    """A random graph in which every client has `degree` neighbours."""
     if not 0 < degree < clients or clients * degree % 2:
         raise CommunisError(
-            f"[topology] degree = {degree} does not go with {clients} clients: it must be less "
+            f"[topology] degree = {degree} is not possible with {clients} clients: it must be less "
             "than their number, and one of the two numbers must be even"
         )
     if connected and degree == 1 and clients > 2:
@@ -43,34 +43,44 @@ def regular(clients: int, degree: int, connected: bool, draw: np.random.Generato
             f"[topology] degree = 1 makes pairs of the {clients} clients, which connected = true "
             "refuses: choose at least 2, or permit it with connected = false"
         )
-    if connected and degree == 2:  # most others are several rings
+    if connected and degree == 2:  # a drawn graph would mostly be several rings
         order = draw.permutation(clients).tolist()
         return custom((order[a], order[b]) for a, b in ring(clients).edges)
-    nodes, half = range(clients), clients // 2
-    edges = [(a, (a + step) % clients) for step in range(1, degree // 2 + 1) for a in nodes]
-    edges += [(a, a + half) for a in range(half)] if degree % 2 else []
+    steps = range(1, degree // 2 + 1)
+    edges = [(a, (a + step) % clients) for step in steps for a in range(clients)]
+    if degree % 2:
+        half = clients // 2
+        edges += [(a, a + half) for a in range(half)]
     while True:
         edges = _swapped(edges, draw)
-        found = custom(edges)
-        if not connected or len(found.parts(clients)) == 1:
-            return found
+        graph = custom(edges)
+        if not connected or len(graph.parts(clients)) == 1:
+            return graph
 
 
 def _swapped(edges: Iterable[tuple[int, int]], draw: np.random.Generator) -> list[tuple[int, int]]:
-    """Two edges swap ends unless that makes an edge which is there already; ten times as often as
-    there are edges, so that all graphs with the same degrees are about equally likely."""
-    now = [(a, b) if a < b else (b, a) for a, b in edges]
-    there = set(now)
-    ones, others = draw.integers(len(now), size=(2, 10 * len(now))).tolist()
-    turns = draw.integers(2, size=len(ones)).tolist()
-    for one, other, turned in zip(ones, others, turns, strict=True):
-        (a, b), (c, d) = now[one], now[other][::-1] if turned else now[other]
-        new = (a, d) if a < d else (d, a), (b, c) if b < c else (c, b)
-        if a != d and b != c and there.isdisjoint(new):
-            there.difference_update((now[one], now[other]))
-            there.update(new)
-            now[one], now[other] = new
-    return now
+    """Swaps the ends of two random edges, unless that repeats an edge or makes a self-loop. It
+    tries ten times as many swaps as there are edges, so that all graphs with the same degrees are
+    about equally likely."""
+    swapped = [_ordered(a, b) for a, b in edges]
+    present = set(swapped)
+    firsts, seconds = draw.integers(len(swapped), size=(2, 10 * len(swapped))).tolist()
+    turns = draw.integers(2, size=len(firsts)).tolist()
+    for first, second, turned in zip(firsts, seconds, turns, strict=True):
+        a, b = swapped[first]
+        c, d = swapped[second]
+        if turned:
+            c, d = d, c
+        new = _ordered(a, d), _ordered(b, c)
+        if a != d and b != c and present.isdisjoint(new):
+            present.difference_update((swapped[first], swapped[second]))
+            present.update(new)
+            swapped[first], swapped[second] = new
+    return swapped
+
+
+def _ordered(a: int, b: int) -> tuple[int, int]:
+    return (a, b) if a < b else (b, a)
 
 
 def erdos_renyi(
@@ -80,19 +90,20 @@ def erdos_renyi(
     draw: np.random.Generator,
     later: bool = False,
 ) -> Graph:
-    """Every edge is there with this probability. later: of graphs drawn anew while training goes
-    on, so if none connects all clients, the last one's parts are joined by an edge each."""
+    """A random graph that has every edge with this probability. `later` marks a graph drawn during
+    training: if no draw connects all clients, edges join the components of the last one."""
     count = clients * (clients - 1) // 2
     first = np.cumsum([0, *range(clients - 1, 0, -1)])  # edges are numbered by their smaller end
     for _ in range(TRIES):
         chosen = draw.choice(count, draw.binomial(count, probability), replace=False)
         a = np.searchsorted(first, chosen, side="right") - 1
-        found = Graph(tuple(zip(a.tolist(), (a + 1 + chosen - first[a]).tolist(), strict=True)))
-        if not connected or len(found.parts(clients)) <= 1:
-            return found
+        b = a + 1 + chosen - first[a]
+        graph = Graph(tuple(zip(a.tolist(), b.tolist(), strict=True)))
+        if not connected or len(graph.parts(clients)) <= 1:
+            return graph
     if later:
-        firsts = [part[0] for part in found.parts(clients)]
-        return custom([*found.edges, *pairwise(firsts)])
+        firsts = [part[0] for part in graph.parts(clients)]
+        return custom([*graph.edges, *pairwise(firsts)])
     enough = min(1.0, (math.log(clients) + 3) / clients)  # connects 95 % of all large graphs
     raise CommunisError(
         f"[topology] none of {TRIES} graphs drawn with probability = {probability} connects all "
