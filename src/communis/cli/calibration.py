@@ -1,4 +1,4 @@
-"""The command device calibrate, done."""
+"""The implementation of the command `device calibrate`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ from communis.models.zoo import ZOO, architecture
 from communis.run.backends.machine import keep_freed_memory, one_thread
 
 SHAPES = {"acc": (9, 256), "gyro": (9, 256), "hr": (1, 256), "mag": (9, 256)}  # PAMAP2 in RELIEF
-CLASSES, BATCH, REPETITIONS = 12, 32, 5
-IDLE = 2.0  # seconds of doing nothing, to see what that draws
+CLASSES = 12
+BATCH = 32
+REPETITIONS = 5
+IDLE = 2.0  # seconds without work, over which the idle power is measured
 
 
 def calibrate(
@@ -53,7 +55,8 @@ def calibrate(
     given = {key: value for key, value in options.items() if value is not None}
     _refuse_early(name, into, given)
     what = f"{model}, batch {BATCH}, one thread"
-    power, energy = {}, Energy()
+    power = {}
+    energy = Energy()
     if energy.readable and power_idle is None:
         power["power_idle"] = _watts_idle(energy)
     start = energy.joules() if energy.readable else 0.0
@@ -61,23 +64,26 @@ def calibrate(
     speed = _measured(model, seconds, json)
     if energy.readable:
         power["power_active"] = (energy.joules() - start) / (time.perf_counter() - began)
-    found = profile(name, speed, what, power, given)
-    replaced = device.write(into, found)
+    measured = profile(name, speed, what, power, given)
+    replaced = device.write(into, measured)
     if json:
         about = {"file": into, "replaced": replaced, "spread": speed.spread}
-        return say({"event": "device", **about, **asdict(found)})
-    out.print(table_of([asdict(found)]))
-    out.print(f"\n{found.source}", soft_wrap=True)
+        return say({"event": "device", **about, **asdict(measured)})
+    out.print(table_of([asdict(measured)]))
+    out.print(f"\n{measured.source}", soft_wrap=True)
     if speed.spread > 0.2:
         out.print(
-            "Repetitions differ much: other programs were at work; repeat it when it is calm."
+            "The repetitions differ much, as if other programs were running. Repeat the command "
+            "when the machine is idle.",
+            soft_wrap=True,
         )
-    out.print(f"{'replaced' if replaced else 'added'} [{name}] in {into}")
+    done = "replaced" if replaced else "added"
+    out.print(f"{done} [{name}] in {into}")
     out.print(f'Use it: fleet.profiles = "{into}", and device = "{name}" in a role.')
 
 
 def _refuse_early(name: str, into: Path, given: dict[str, float]) -> None:
-    """What cannot work is said before it is measured."""
+    """Refuses a bad name, value or file before anything is measured."""
     profile(name, Speed([1.0]), "", {}, given)
     if into.exists():
         device.load(into)
@@ -86,26 +92,29 @@ def _refuse_early(name: str, into: Path, given: dict[str, float]) -> None:
 
 
 def _measured(model: str, seconds: float, json: bool) -> Speed:
-    recipe, client = Recipe(lr=1e-3, batch=BATCH), _client(model)
+    recipe = Recipe(lr=1e-3, batch=BATCH)
+    client = _client(model)
     forward, backward = Meter().spent(client.model, _loss, client.train, "", 1.0)
-    found: list[float] = []
+    rates: list[float] = []  # FLOP/s of each repetition
     columns = TextColumn("{task.description}"), BarColumn(bar_width=30)
     with one_thread(), Progress(*columns, console=err, disable=json, transient=True) as bar:
         keep_freed_memory()
         task = bar.add_task(f"training {model}", total=REPETITIONS)
         work = repeat(lambda: recipe.train(client), forward + backward, seconds, REPETITIONS)
         for rate in work:
-            found.append(rate)
+            rates.append(rate)
             bar.update(task, advance=1, description=f"training {model}: {rate / 1e9:.3g} GFLOP/s")
             if json:
-                say({"event": "repetition", "number": len(found), "flops": rate})
-    return Speed(found)
+                say({"event": "repetition", "number": len(rates), "flops": rate})
+    return Speed(rates)
 
 
 def _client(model: str) -> Client:
-    """Somebody with a full set of sensors and one batch of noise; only the time counts."""
+    """A client with all sensors and one batch of noise: only the time of training matters."""
     weights = {"weights": "random"} if model in ZOO and ZOO[model].pretrained else {}
-    kind, streams, task = architecture(model, **weights), Streams(0), Classification(CLASSES)
+    kind = architecture(model, **weights)
+    streams = Streams(0)
+    task = Classification(CLASSES)
     with streams.torch("build"):
         network: Model = kind.build(SHAPES, task.outputs)
     initialise(network, streams)
@@ -114,8 +123,8 @@ def _client(model: str) -> Client:
         m: torch.from_numpy(draw.standard_normal((BATCH, steps, channels), dtype=np.float32))
         for m, (channels, steps) in SHAPES.items()
     }
-    here = {m: torch.ones(BATCH, dtype=torch.bool) for m in SHAPES}
-    data = TensorSamples(inputs, here, torch.arange(BATCH) % CLASSES)
+    present = {m: torch.ones(BATCH, dtype=torch.bool) for m in SHAPES}
+    data = TensorSamples(inputs, present, torch.arange(BATCH) % CLASSES)
     card = Card(0, tuple(SHAPES), {}, BATCH, dict.fromkeys(SHAPES, BATCH), {}, model)
     return Client(card, network, task, data, data, data, 0, streams)
 
@@ -125,6 +134,7 @@ def _loss(output: Output, batch: Batch) -> Tensor:
 
 
 def _watts_idle(energy: Energy) -> float:
-    start, began = energy.joules(), time.perf_counter()
+    start = energy.joules()
+    began = time.perf_counter()
     time.sleep(IDLE)
     return (energy.joules() - start) / (time.perf_counter() - began)

@@ -1,4 +1,4 @@
-"""Standard output and error: text as it stands, tables that fit, and lines of JSON."""
+"""Standard output and standard error: plain text, tables that fit the width, and JSON lines."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from communis.core.errors import visible
 from communis.core.finite import strict
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")]
-UNKNOWN_WIDTH = 110  # columns of what is no terminal and does not say
-LEAST_TEXT = 30  # columns that a sentence needs to be read
+UNKNOWN_WIDTH = 110  # columns if the output is no terminal and COLUMNS is not set
+LEAST_TEXT = 30  # columns below which a sentence is hard to read
 
 
 class Terminal(Console):
-    """A console that shows text as it stands: a pip command such as .[edf] is no markup,
-    and nothing in a name steers the terminal."""
+    """A console that prints text unchanged: a pip command such as .[edf] is not taken for markup,
+    and control characters in names do not reach the terminal."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **options)
@@ -34,13 +34,13 @@ class Terminal(Console):
         return super().render_str(visible(text), **options)
 
 
-_told = sys.stdout.isatty() or "COLUMNS" in os.environ
-out = Terminal(width=None if _told else UNKNOWN_WIDTH)
+_width_is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
+out = Terminal(width=None if _width_is_known else UNKNOWN_WIDTH)
 err = Terminal(stderr=True, soft_wrap=True)
 
 
 class LogToStderr(logging.Handler):
-    """What the library says while it reads data, on standard error."""
+    """Prints log messages of the library, such as warnings about data, on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.name == "communis":
@@ -49,9 +49,9 @@ class LogToStderr(logging.Handler):
 
 
 class Stacked:
-    """A table without lines. Columns that do not fit beside the first go into a further table
-    below, so that no name and no digit is cut; `text` columns are sentences, which may be broken
-    into lines, and `numbers` stand at the right."""
+    """A table without rules. Columns that do not fit beside the first one go into a further table
+    below, so that no name and no number is cut. `text` columns hold sentences, which may be
+    wrapped; `numbers` columns are aligned to the right."""
 
     def __init__(self, *heads: str, text: Sequence[str] = (), numbers: Sequence[str] = ()) -> None:
         self.heads = heads
@@ -69,7 +69,7 @@ class Stacked:
             yield self._table(part)
 
     def _parts(self, width: int) -> list[list[int]]:
-        """The columns of every table; the first column leads each."""
+        """The columns of each table; every table begins with the first column."""
         parts = [[0]]
         for i in range(1, len(self.heads)):
             part = parts[-1]
@@ -80,7 +80,7 @@ class Stacked:
         return parts
 
     def _least(self, column: int) -> int:
-        """How many columns of the terminal it needs at least."""
+        """The least width of a column, in characters of the terminal."""
         widest = max(map(cell_len, self._lines(column)))
         return min(widest, LEAST_TEXT) if self.heads[column] in self._text else widest
 
@@ -109,7 +109,7 @@ class Stacked:
 def listing(
     heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[str] = ()
 ) -> Stacked:
-    """A table of names whose last column is a sentence."""
+    """A table whose last column holds sentences."""
     table = Stacked(*heads, text=heads[-1:], numbers=numbers)
     for row in rows:
         table.add_row(*row)
@@ -117,5 +117,5 @@ def listing(
 
 
 def say(event: Mapping[str, Any]) -> None:
-    """One line of strict JSON on standard output."""
+    """Prints one line of strict JSON on standard output."""
     print(json.dumps(strict(event), default=str), flush=True)

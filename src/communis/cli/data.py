@@ -1,4 +1,4 @@
-"""The command line's `data` part: list, show, fetch, init, doctor, preview."""
+"""The commands `data list`, `show`, `fetch`, `init`, `doctor` and `preview`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from communis.core.errors import CommunisError
 from communis.core.extras import EXTRAS, command
 from communis.run import keys
 
-app = typer.Typer(
-    cls=Listing, help="Datasets: what there is, getting it, checking it, looking at it."
-)
+app = typer.Typer(cls=Listing, help="Datasets: list, fetch, check and preview them.")
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change a setting, e.g. --set data.window=4 (repeatable)."),
@@ -32,11 +30,11 @@ def complete_data(typed: str) -> list[str]:
 
 @app.command("list")
 def list_(json: Json = False) -> None:
-    """List the datasets, what is installed and where, and the owners' terms."""
-    # Here, as it imports numpy, which no other list needs.
+    """List the datasets with their licences, and which are installed where."""
+    # Imported here because it needs numpy, which no other list does.
     from communis.data.recordings.files import home
 
-    entries = [_entry(name, one) for name, one in keys.entries("data").items()]
+    entries = [_entry(name, listed) for name, listed in keys.entries("data").items()]
     if json:
         return say({"event": "data", "home": str(home()), "datasets": entries})
     table = Stacked("dataset", "here", "licence", "what it is", text=("licence", "what it is"))
@@ -47,7 +45,7 @@ def list_(json: Json = False) -> None:
     for entry in entries:
         if entry["where"]:
             out.print(f"{entry['dataset']} is in {entry['where']}", soft_wrap=True)
-    out.print(f"Datasets are looked for below {home()} ($COMMUNIS_DATA) or in data.folder.")
+    out.print(f"Datasets are searched below {home()} ($COMMUNIS_DATA) or in data.folder.")
     out.print("(?): the licence was not checked with the owner.")
     out.print("Get one: communis data fetch NAME. Settings of one: communis data show NAME.")
 
@@ -67,11 +65,12 @@ def _entry(name: str, listed: keys.Schema) -> dict[str, Any]:
         return {**entry, "here": "data.folder"}
     place = home() / name
     try:
-        found = len(matching(place, about["files"]))
+        count = len(matching(place, about["files"]))
     except CommunisError:
         return {**entry, "here": "no"}
-    complete = f"{found} of {about['count']} files" if about["count"] else f"{found} files"
-    return {**entry, "here": complete, "where": str(place), "files": found}
+    expected = about["count"]
+    here = f"{count} of {expected} files" if expected else f"{count} files"
+    return {**entry, "here": here, "where": str(place), "files": count}
 
 
 @app.command()
@@ -80,7 +79,7 @@ def show(
         str, typer.Argument(help="A dataset; see `data list`.", autocompletion=complete_data)
     ],
 ) -> None:
-    """Show a dataset's terms, its address and its settings."""
+    """Show the licence, the address and the settings of a dataset."""
     table = described("data", "data", name)
     about = table.get("x-about", {})
     out.print(f"{table['description']}\n")
@@ -104,15 +103,16 @@ def fetch_(
         str, typer.Argument(help="A dataset; see `data list`.", autocompletion=complete_data)
     ],
     source: Annotated[
-        Path | None, typer.Option("--from", help="An archive or folder that you have already.")
+        Path | None, typer.Option("--from", help="An archive or folder that you already have.")
     ] = None,
     into: Annotated[
-        Path | None, typer.Option("--into", help="The folder to put it in; else below data home.")
+        Path | None,
+        typer.Option("--into", help="The folder to put it in; default: below the data folder."),
     ] = None,
 ) -> None:
-    """Download a dataset where its owner allows it, or say how to get it.
+    """Download a dataset where its owner allows it, or explain how to get it.
 
-    An interrupted download is continued by the same command.
+    The same command continues an interrupted download.
 
     Example: communis data fetch usc_had --from USC-HAD.zip
     """
@@ -122,21 +122,23 @@ def fetch_(
 @done_by("datasets")
 def init(
     folder: Annotated[Path, typer.Argument(help="A folder of CSV, Parquet or NPY files.")],
-    force: Annotated[bool, typer.Option("--force", help="Write over the manifest there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing manifest.")] = False,
 ) -> None:
-    """Write a first manifest for your own recordings by looking at the files."""
+    """Write a first manifest for your own recordings from what their files hold."""
 
 
 @app.command()
 @done_by("datasets")
 def doctor(
-    what: Annotated[str, typer.Argument(help="A dataset, or a folder with one.")],
+    what: Annotated[str, typer.Argument(help="A dataset, or a folder that holds one.")],
     settings: Settings = None,
     json: Json = False,
 ) -> None:
-    """Check files, columns, rates, units, gaps, classes, copies and leaks; say what mends them.
+    """Check files, columns, rates, units, gaps, classes, copies and leaks; name the remedy of each.
 
-    Exits with 1 if there are errors. Example: communis data doctor usc_had --set data.split=subject
+    The exit code is 1 if there are errors.
+
+    Example: communis data doctor usc_had --set data.split=subject
     """
 
 
@@ -144,18 +146,18 @@ def doctor(
 @done_by("datasets")
 def preview_(
     what: Annotated[str, typer.Argument(help="A TOML file, a preset, a dataset or a folder.")],
-    client: Annotated[int, typer.Option(help="Whose sensors to look at.")] = 0,
+    client: Annotated[int, typer.Option(help="The client whose sensors are drawn.")] = 0,
     settings: Settings = None,
     cell: Annotated[str, typer.Option(help="The cell of a grid, e.g. severe/moderate.")] = "",
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path(
         "preview.html"
     ),
     save: Annotated[
-        Path | None, typer.Option(help="Also save the trace, to replay it as fleet.trace.")
+        Path | None, typer.Option(help="Also save the trace; fleet.trace replays it.")
     ] = None,
     trust: Trust = False,
 ) -> None:
-    """Draw who has which sensor, when a client's sensors are there, and one of its windows.
+    """Draw which client has which sensor, when one client's sensors are present, and a window.
 
     Example: communis data preview watch --client 3 --set fleet.dropout.kind=markov
     --set fleet.dropout.preset=pamap2-severe

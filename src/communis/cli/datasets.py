@@ -1,4 +1,4 @@
-"""The commands data fetch, init, doctor and preview, done."""
+"""The implementation of the commands `data fetch`, `init`, `doctor` and `preview`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from communis.results.report import preview
 from communis.run import config as configs
 from communis.run import presets
 
-ANY_NAME = ("reli11d", "wifi_csi")  # their files may be called anything: not told by a folder
+ANY_NAME = ("reli11d", "wifi_csi")  # any file names are allowed, so a folder does not identify them
 MARKS = {
     "error": ("x", "red"),
     "warning": ("!", "yellow"),
@@ -52,10 +52,9 @@ def init(folder: Path, force: bool) -> None:
     out.print(f"wrote {path}")
     for remark in remarks:
         out.print(f"  - {remark}")
-    place = (
-        folder if len(folder.parts) > 1 else f"./{folder}"
-    )  # not to be taken for a dataset's name
-    out.print(f"Read it, mend it, then: communis data doctor {place}")
+    # With "./", a folder cannot be taken for the name of a dataset.
+    place = folder if len(folder.parts) > 1 else f"./{folder}"
+    out.print(f"Read and correct it, then run: communis data doctor {place}")
 
 
 def doctor(what: str, settings: list[str] | None, json: bool) -> None:
@@ -63,8 +62,9 @@ def doctor(what: str, settings: list[str] | None, json: bool) -> None:
     levels = []
     for finding in examine(source):
         levels.append(finding.level)
-        _tell(finding, json)
-    errors, warnings = levels.count("error"), levels.count("warning")
+        _print_finding(finding, json)
+    errors = levels.count("error")
+    warnings = levels.count("warning")
     if json:
         say({"event": "doctor", "errors": errors, "warnings": warnings})
     else:
@@ -93,19 +93,19 @@ def preview_(
 
 
 def _about(name: str) -> About:
-    """What is to be known of a source that the user named."""
+    """The description of a source that the user named."""
     plugins.trust_asked(name)
     kind = plugins.find("data", name)
     about = getattr(importlib.import_module(kind.__module__), "ABOUT", None)
     if not isinstance(about, About):
         raise CommunisError(
-            f"{name!r}: its module has no ABOUT, as those of communis.data.sources have"
+            f"{name!r}: its module has no constant ABOUT, as modules of communis.data.sources have"
         )
     return about
 
 
 def _config(what: str, settings: list[str], cell: str) -> configs.Config:
-    """A configuration as it is, or one with nothing but a dataset in it."""
+    """The configuration of a file or preset, or one that holds only a dataset."""
     if Path(what).suffix == ".toml" or what in presets.names():
         return configs.load(what, settings, cell)
     return configs.bare(_data(what), settings)
@@ -131,7 +131,7 @@ def _data(what: str) -> dict[str, Any]:
         if name not in ANY_NAME and "/" in about.files and _holds(folder, about):
             return {"name": name, "folder": what}
     raise CommunisError(
-        f"{folder}: no dataset that is known, and no {MANIFEST}: for your own recordings run "
+        f"{folder}: not a known dataset, and it has no {MANIFEST}: for your own recordings run "
         f"`communis data init {folder}`"
     )
 
@@ -143,7 +143,7 @@ def _holds(folder: Path, about: About) -> bool:
         return False
 
 
-def _tell(finding: Finding, json: bool) -> None:
+def _print_finding(finding: Finding, json: bool) -> None:
     if json:
         return say({"event": "finding", **vars(finding)})
     mark, colour = MARKS[finding.level]

@@ -1,4 +1,4 @@
-"""The command line's `device` part: list, show, calibrate."""
+"""The commands `device list`, `show` and `calibrate`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from communis.core.plugins import nearest
 from communis.run import keys
 
 app = typer.Typer(
-    cls=Listing, help="Devices: profiles for the clock, and measuring the one you sit at."
+    cls=Listing, help="Device profiles for the clock: list them, or measure this machine."
 )
 NUMBERS = ("GFLOP/s", "W active", "W idle", "W radio", "Mbit/s up", "down")
 Profiles = Annotated[Path | None, typer.Option(help="A TOML file with profiles of your own.")]
@@ -27,18 +27,18 @@ Profiles = Annotated[Path | None, typer.Option(help="A TOML file with profiles o
 def list_(profiles: Profiles = None, json: Json = False) -> None:
     """List the device profiles that roles can name: the presets, and those of a file.
 
-    A profile of a file goes before a preset of the same name. In a configuration, fleet.profiles
+    A profile of a file replaces a preset of the same name. In a configuration, fleet.profiles
     names the file and every role names its device.
 
     Example: communis device list --profiles devices.toml
     """
-    found = _known(profiles).values()
+    listed = _known(profiles).values()
     if json:
-        return say({"event": "devices", "profiles": list(found)})
-    out.print(table_of(found))
+        return say({"event": "devices", "profiles": list(listed)})
+    out.print(table_of(listed))
     out.print()
-    for one in found:
-        out.print(f"{one['name']}: {one['source'] or 'source not said'}", soft_wrap=True)
+    for profile in listed:
+        out.print(f"{profile['name']}: {_source(profile)}", soft_wrap=True)
     out.print(
         "Measure this machine: communis device calibrate --name NAME --into devices.toml",
         soft_wrap=True,
@@ -62,30 +62,34 @@ def show(
     if json:
         return say({"event": "device", **known[name]})
     out.print(table_of([known[name]]))
-    out.print(f"\n{known[name]['source'] or 'source not said'}", soft_wrap=True)
+    out.print(f"\n{_source(known[name])}", soft_wrap=True)
     out.print(f'Use it: device = "{name}" in a role.')
 
 
 def _known(profiles: Path | None) -> dict[str, Mapping[str, Any]]:
-    """The profiles that come along, and those of a file."""
-    found: dict[str, Mapping[str, Any]] = dict(keys.devices())
+    """The preset profiles, and those of a file."""
+    presets: dict[str, Mapping[str, Any]] = dict(keys.devices())
     if profiles is None:
-        return found
-    # Here, as only a file has to be read by the code that takes torch.
+        return presets
+    # Imported here because it needs torch, and only a file has to be read by it.
     from communis.fleet.device import load
 
-    return found | {name: asdict(one) for name, one in load(profiles).items()}
+    return presets | {name: asdict(profile) for name, profile in load(profiles).items()}
+
+
+def _source(profile: Mapping[str, Any]) -> str:
+    return str(profile["source"] or "source not given")
 
 
 def table_of(profiles: Iterable[Mapping[str, Any]]) -> Stacked:
     table = Stacked("device", *NUMBERS, numbers=NUMBERS)
-    for one in profiles:
-        speed = one["flops"] / 1e9
+    for profile in profiles:
+        speed = profile["flops"] / 1e9
         table.add_row(
-            one["name"],
+            profile["name"],
             f"{speed:,.0f}" if speed >= 100 else f"{speed:.3g}",
-            *(f"{one[key]:.3g}" for key in ("power_active", "power_idle", "power_radio")),
-            *(f"{one[key] / 1e6:.4g}" for key in ("up", "down")),
+            *(f"{profile[key]:.3g}" for key in ("power_active", "power_idle", "power_radio")),
+            *(f"{profile[key] / 1e6:.4g}" for key in ("up", "down")),
         )
     return table
 
@@ -93,31 +97,33 @@ def table_of(profiles: Iterable[Mapping[str, Any]]) -> Stacked:
 @app.command()
 @done_by("calibration")
 def calibrate(
-    name: Annotated[str, typer.Option(help="The profile's name, as roles will use it.")],
+    name: Annotated[str, typer.Option(help="The name of the profile, as roles use it.")],
     into: Annotated[
-        Path, typer.Option(help="The TOML file that gets it; other profiles in it stay.")
+        Path, typer.Option(help="The TOML file to write it to; its other profiles are kept.")
     ] = Path("devices.toml"),
-    model: Annotated[str, typer.Option(help="What is trained; see `communis models`.")] = "cnn",
+    model: Annotated[
+        str, typer.Option(help="The model that is trained; see `communis models`.")
+    ] = "cnn",
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to train.")] = 5.0,
     power_active: Annotated[
-        float | None, typer.Option(help="W while it computes; else measured (RAPL), or 15.")
+        float | None, typer.Option(help="W while computing; default: measured (RAPL), or 15.")
     ] = None,
     power_idle: Annotated[
-        float | None, typer.Option(help="W while it waits; else measured, or .2 of active.")
+        float | None, typer.Option(help="W while waiting; default: measured, or 0.2 of active.")
     ] = None,
     power_radio: Annotated[
-        float | None, typer.Option(help="W while it sends or receives; else .6 of active.")
+        float | None, typer.Option(help="W while sending or receiving; default: 0.6 of active.")
     ] = None,
-    up: Annotated[float | None, typer.Option(help="bit/s from the device; else 20e6.")] = None,
-    down: Annotated[float | None, typer.Option(help="bit/s to the device; else 20e6.")] = None,
+    up: Annotated[float | None, typer.Option(help="bit/s from the device; default: 20e6.")] = None,
+    down: Annotated[float | None, typer.Option(help="bit/s to the device; default: 20e6.")] = None,
     json: Json = False,
 ) -> None:
-    """Measure this machine and write it as a device profile.
+    """Measure this machine and write a device profile.
 
-    Trains a model on made windows, as a client would: batches of 32, one thread. The FLOP/s that
-    the best of five repetitions reaches go into the profile. Power is measured where Linux lets
-    you read its energy counters, of the processor alone; a link is not measured at all. What was
-    neither measured nor given is assumed, and the profile's source says so.
+    The command trains a model on generated windows as a client does, in batches of 32 on one
+    thread. The profile gets the FLOP/s of the best of five repetitions. Power is measured where
+    Linux permits to read the energy counters, which cover the processor only; the link is not
+    measured. What is neither measured nor given is assumed, and the source of the profile says so.
 
     Example: communis device calibrate --name my-laptop --power-active 28 --up 10e6 --down 50e6
     """

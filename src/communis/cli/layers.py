@@ -1,4 +1,4 @@
-"""The commands models show and pretrain, done."""
+"""The implementation of the commands `models show` and `pretrain`."""
 
 from __future__ import annotations
 
@@ -27,20 +27,30 @@ def show(name: str, window: list[str] | None, outputs: int, weights: str, json: 
     sensors = ["sensor"] if len(windows) == 1 else [f"sensor{i + 1}" for i in range(len(windows))]
     shapes = dict(zip(sensors, windows, strict=True))
     model = architecture(name, weights=weights).build(shapes, outputs)
-    layers, flops, elementwise = _looked_through(model, shapes)
+    layers, flops, elementwise = _inspected(model, shapes)
     total = sum(p.numel() for p in model.parameters())
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     if json:
-        found: dict[str, Any] = {"model": name, "windows": shapes, "outputs": outputs}
-        found |= {"embedding": model.embedding_size, "layers": [asdict(x) for x in layers]}
-        found |= {"parameters": total, "trained": trained}
-        return say({"event": "model", **found, "flops": flops, "flops_elementwise": elementwise})
+        return say(
+            {
+                "event": "model",
+                "model": name,
+                "windows": shapes,
+                "outputs": outputs,
+                "embedding": model.embedding_size,
+                "layers": [asdict(layer) for layer in layers],
+                "parameters": total,
+                "trained": trained,
+                "flops": flops,
+                "flops_elementwise": elementwise,
+            }
+        )
     table = Stacked("layer", "kind", "output", "parameters", numbers=["parameters"])
     for layer in layers:
         shape = " x ".join(map(str, layer.output)) or "-"
         table.add_row(layer.path, layer.kind, shape, f"{layer.parameters:,}")
     out.print(table)
-    frozen = f", of which {trained:,} train" if trained < total else ""
+    frozen = f", of which {trained:,} are trained" if trained < total else ""
     out.print(f"\nembedding   {model.embedding_size}")
     out.print(f"parameters  {total:,}{frozen}")
     out.print(
@@ -54,22 +64,23 @@ class Layer:
 
     path: str
     kind: str
-    output: tuple[int, ...]  # shape for one window; empty if others read its parameters
+    output: tuple[int, ...]  # shape for one window; empty if the module itself is not called
     parameters: int
 
 
-def _looked_through(
+def _inspected(
     model: Network, shapes: dict[str, tuple[int, ...]]
 ) -> tuple[list[Layer], float, float]:
-    """The layers in their order, and FLOPs without and with elementwise work."""
-    seen: dict[nn.Module, tuple[int, ...]] = {}
+    """The layers in order, and the FLOPs without and with elementwise operations."""
+    shape_of: dict[nn.Module, tuple[int, ...]] = {}
 
-    def note(module: nn.Module, inputs: object, output: Any) -> None:
-        first: Tensor = output if isinstance(output, Tensor) else output[0]  # GRU: also its state
-        seen[module] = tuple(first.shape[1:])
+    def record(module: nn.Module, inputs: object, output: Any) -> None:
+        # A GRU returns its state beside its output.
+        first: Tensor = output if isinstance(output, Tensor) else output[0]
+        shape_of[module] = tuple(first.shape[1:])
 
     own = {path: m for path, m in model.named_modules() if [*m.parameters(recurse=False)]}
-    hooks = [module.register_forward_hook(note) for module in own.values()]
+    hooks = [module.register_forward_hook(record) for module in own.values()]
     flops = forward_flops(model, shapes)
     for hook in hooks:
         hook.remove()
@@ -77,7 +88,7 @@ def _looked_through(
         Layer(
             path,
             type(module).__name__,
-            seen.get(module, ()),
+            shape_of.get(module, ()),
             sum(p.numel() for p in module.parameters(recurse=False)),
         )
         for path, module in own.items()
@@ -103,7 +114,7 @@ def pretrain(
     streams = Streams(seed)
     plugins.trust_asked(on)
     windows = configs.bare({"name": on}, settings or ()).make_source().load(streams)
-    # One thread, so that a seed gives the same file whatever the number of cores.
+    # One thread, so that a seed gives the same file with any number of cores.
     with one_thread(), _progress() as bar:
         task = bar.add_task(on, total=steps, loss="")
         made = tiny.pretrain(
@@ -116,15 +127,15 @@ def pretrain(
     about |= {"settings": list(settings or ())}
     replace_file(output, made.packed(**about))
     if json:
-        found = {"before": made.before, "after": made.after, "file": str(output)}
-        return say({"event": "pretrain", **about, **found})
+        errors = {"before": made.before, "after": made.after}
+        return say({"event": "pretrain", **about, **errors, "file": str(output)})
     out.print(
         f"{on}: error on hidden patches of held-out windows {made.before:.3f} before, "
         f"{made.after:.3f} after {steps} steps (guessing the mean: 1)",
         soft_wrap=True,
     )
     if not made.after < made.before:
-        err.print("it has learned nothing: take more --steps or other data", style="yellow")
+        err.print("The model has not improved: try more --steps or other data.", style="yellow")
     out.print(f"wrote {output}; use it with --set fleet.weights={output}", soft_wrap=True)
 
 

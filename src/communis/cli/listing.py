@@ -1,4 +1,5 @@
-"""The verbs that methods, models, presets, data and devices share: list, and show NAME."""
+"""Command groups for methods, models, presets, data and devices, with the common verbs `list` and
+`show NAME`, and shell completion of names."""
 
 from __future__ import annotations
 
@@ -9,17 +10,17 @@ from typer.core import TyperGroup
 
 
 class Listing(TyperGroup):
-    """A group that lists when nothing else is said."""
+    """A group whose default command is `list`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        asks_help = bool(args) and args[0] in ctx.help_option_names
-        if not args or (args[0].startswith("-") and not asks_help):
+        help_requested = bool(args) and args[0] in ctx.help_option_names
+        if not args or (args[0].startswith("-") and not help_requested):
             args = ["list", *args]
         return super().parse_args(ctx, args)
 
 
 class Named(Listing):
-    """A group of nothing but names: one that is no verb is shown."""
+    """A group that takes any word other than a verb for a name and shows it."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -30,5 +31,5 @@ class Named(Listing):
 
 
 def begins(names: list[str], typed: str) -> list[Any]:
-    """What the shell completes a word to."""
+    """The names to which the shell can complete the typed word."""
     return [name for name in names if name.startswith(typed)]

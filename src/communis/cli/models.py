@@ -1,4 +1,4 @@
-"""The command line's part for models: models list, models show, pretrain."""
+"""The commands `models list`, `models show` and `pretrain`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from communis.run import keys
 
 app = typer.Typer(
     cls=Named,
-    help="""List the models, or look into one with `models show`.
+    help="""List the models, or show the layers of one with `models show`.
 
-    Their names go into [fleet] models or into a role. Methods that exchange prototypes can mix
-    models whose embeddings have one size.
+    The key `models` in [fleet] or in a role takes their names. Methods that exchange prototypes can
+    mix models whose embeddings have the same size.
     """,
 )
 
@@ -35,18 +35,19 @@ def _unknown(name: str) -> str:
 
 @app.command("list")
 def list_(json: Json = False) -> None:
-    """List the models with the size of their embedding."""
+    """List the models with the sizes of their embeddings."""
     if json:
-        found = {
-            name: {"embedding": one["x-embedding"], "for": one["description"]}
-            for name, one in keys.models().items()
+        entries = {
+            name: {"embedding": model["x-embedding"], "for": model["description"]}
+            for name, model in keys.models().items()
         }
-        return say({"event": "models", "models": found})
+        return say({"event": "models", "models": entries})
     rows = [
-        (name, str(one["x-embedding"]), one["description"]) for name, one in keys.models().items()
+        (name, str(model["x-embedding"]), model["description"])
+        for name, model in keys.models().items()
     ]
     out.print(listing(("model", "embedding", "what it is for"), rows, numbers=["embedding"]))
-    out.print('\nUse one: models = ["NAME"] in [fleet]. Look into one: communis models show NAME')
+    out.print('\nUse one: models = ["NAME"] in [fleet]. Show its layers: communis models show NAME')
 
 
 @app.command()
@@ -56,23 +57,24 @@ def show(
     window: Annotated[
         list[str] | None,
         typer.Option(
-            help="A sensor's window: channels,steps or channels,rows,columns (repeatable, one per "
-            "sensor); else 3,128."
+            help="The window of a sensor: channels,steps or channels,rows,columns (repeatable, one "
+            "per sensor); default: 3,128."
         ),
     ] = None,
-    outputs: Annotated[int, typer.Option(min=1, help="How many classes.")] = 10,
+    outputs: Annotated[int, typer.Option(min=1, help="The number of classes.")] = 10,
     weights: Annotated[
-        str, typer.Option(help="Where weights lie, for models that need pretrained ones.")
+        str,
+        typer.Option(help="The weights of models that need pretrained ones: a path, or random."),
     ] = "random",
     json: Json = False,
 ) -> None:
     """Show every layer of a model with the shape of its output, and what the model costs.
 
-    How large a model is depends on the windows: of a series, (channels, steps); of CSI or an image,
-    (channels, rows, columns). FLOPs are those of a forward pass of one window, a multiply-add as 2.
-    They are said twice. Without elementwise work they are what the device clock counts: matrix
-    products and convolutions. With it they are what many papers print: normalisation adds 2 per
-    value, an activation 1, pooling 1 per value that goes in.
+    The size of a model depends on its windows: (channels, steps) for a series, (channels, rows,
+    columns) for CSI or an image. FLOPs are those of a forward pass of one window; a multiply-add
+    counts as 2. Two numbers are printed. Without elementwise operations, only matrix products and
+    convolutions count, as in the device clock. With them, as in many papers, normalisation adds 2
+    per value, an activation 1, and pooling 1 per input value.
 
     Example: communis models show large_convnet4 --window 1,1000,242 --outputs 20
     """
@@ -82,21 +84,21 @@ def show(
 
 @done_by("layers")
 def pretrain(
-    on: Annotated[str, typer.Option("--on", help="A dataset to learn from; see `data list`.")],
+    on: Annotated[str, typer.Option("--on", help="The dataset to pretrain on; see `data list`.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path(
         "tiny.safetensors"
     ),
-    steps: Annotated[int, typer.Option(min=1, help="How many batches to learn from.")] = 500,
+    steps: Annotated[int, typer.Option(min=1, help="The number of batches.")] = 500,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="Change a setting, e.g. --set data.window=4 (repeatable)."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Another seed, other weights.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the weights and batches.")] = 0,
     json: Json = False,
 ) -> None:
-    """Pretrain the backbone of `tiny_lora` without labels, by filling in hidden patches.
+    """Pretrain the backbone of `tiny_lora` without labels, by reconstructing hidden patches.
 
-    Take another dataset than the one that the fleet will learn from.
+    Use another dataset than the one that the fleet is trained on.
 
     Example: communis pretrain --on usc_had --output tiny.safetensors
     """

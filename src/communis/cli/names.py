@@ -1,4 +1,4 @@
-"""The commands methods, presets, settings and extras: what there is to choose from."""
+"""The commands `methods`, `presets`, `settings` and `extras`, which list the choices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from communis.run import keys
 from communis.run import presets as files
 
 methods = typer.Typer(cls=Named, help="List the methods, or show the settings of one.")
-presets = typer.Typer(cls=Named, help="List the experiments that come along, or show one.")
+presets = typer.Typer(cls=Named, help="List the experiments that come with communis, or show one.")
 
 
 def complete_method(typed: str) -> list[str]:
@@ -34,7 +34,7 @@ def complete_table(typed: str) -> list[str]:
 @methods.command("list")
 def list_methods(json: Json = False) -> None:
     """List the methods."""
-    entries = {name: one["description"] for name, one in keys.entries("method").items()}
+    entries = {name: entry["description"] for name, entry in keys.entries("method").items()}
     if json:
         return say({"event": "methods", "methods": entries})
     out.print(listing(("method", "what it does"), entries.items()))
@@ -46,7 +46,7 @@ def show_method(
     name: Annotated[str, typer.Argument(help="A method.", autocompletion=complete_method)],
     json: Json = False,
 ) -> None:
-    """Show a method: its paper, deviations from it, and settings.
+    """Show a method: its paper, the deviations from it, and its settings.
 
     Example: communis methods show fedavg
     """
@@ -54,11 +54,11 @@ def show_method(
     if json:
         about = {
             key: {
-                "default": one.get("default"),
-                "meaning": one.get("description", ""),
-                "values": keys.values(one),
+                "default": setting.get("default"),
+                "meaning": setting.get("description", ""),
+                "values": keys.values(setting),
             }
-            for key, one in keys.settings(table).items()
+            for key, setting in keys.settings(table).items()
         }
         return say({"event": "method", "method": name, "settings": about})
     out.print(table["description"])
@@ -67,13 +67,13 @@ def show_method(
 
 
 def described(table: str, room: str, name: str) -> Mapping[str, Any]:
-    """The settings of a method or dataset and what is said of it; of a third-party one from its
-    own code, which is loaded for that."""
+    """The settings and the description of a method or dataset. Those of a third-party plug-in come
+    from its own code, which is loaded."""
     if ":" not in name and name in plugins.names(room):
         return keys.definition(table, name)
     plugins.trust_asked(name)
     kind = plugins.find(room, name)
-    # Here, as a third-party plug-in is the only one whose code is read: its imports take seconds.
+    # Imported here because only third-party plug-ins need it, and the imports take seconds.
     import inspect
 
     from communis.core.fields import table_schema
@@ -82,38 +82,34 @@ def described(table: str, room: str, name: str) -> Mapping[str, Any]:
 
 
 def key_table(table: Mapping[str, Any], where: str) -> Stacked:
-    """The keys of a table: what they may be, by default are, and mean."""
-    rows = [
-        (
-            f"{where}.{key}" if where else key,
-            keys.default(one) or ("required" if key in table.get("required", ()) else ""),
-            _meaning(one),
-        )
-        for key, one in keys.settings(table).items()
-    ]
+    """The keys of a table with their defaults, meanings and allowed values."""
+    required = table.get("required", ())
+    rows = []
+    for key, setting in keys.settings(table).items():
+        name = f"{where}.{key}" if where else key
+        default = keys.default(setting) or ("required" if key in required else "")
+        rows.append((name, default, _meaning(setting)))
     return listing(("setting", "default", "meaning"), rows)
 
 
 def _meaning(key: Mapping[str, Any]) -> str:
-    """What a key means, and which values it takes where these are not told by the default."""
-    said = key.get("description", "")
+    """The meaning of a key, and its allowed values where the default does not show them."""
+    description = key.get("description", "")
     values = keys.values(key)
     if "enum" in key or "default" not in key or key["default"] in ([], {}):
-        return f"{said} [{values}]".strip()
-    return str(said)
+        return f"{description} [{values}]".strip()
+    return str(description)
 
 
 @presets.command("list")
 def list_presets(json: Json = False) -> None:
-    """List the experiments that come along."""
+    """List the experiments that come with communis."""
     entries = {name: files.about(name) for name in files.names()}
     if json:
         return say({"event": "presets", "presets": entries})
     out.print(listing(("preset", "what it is"), entries.items()))
     out.print("\nRun one: communis run NAME. Compare methods on it: communis compare --on NAME.")
-    out.print(
-        "Look at one: communis presets show NAME. Change one: communis new my.toml --from NAME."
-    )
+    out.print("Show one: communis presets show NAME. Change one: communis new my.toml --from NAME.")
 
 
 @presets.command("show")
@@ -135,7 +131,7 @@ def settings(
     table: Annotated[
         str,
         typer.Argument(
-            help="One table, such as fleet or fleet.dropout; else all.",
+            help="One table, such as fleet or fleet.dropout; default: all tables.",
             autocompletion=complete_table,
         ),
     ] = "",
@@ -148,34 +144,40 @@ def settings(
     The keys of [method] and [data] depend on their name; `methods show NAME` and `data show NAME`
     list them.
     """
-    found = dict(keys.tables(keys.schema()))
+    tables = dict(keys.tables(keys.schema()))
     if table in ("method", "data"):
         plural = {"method": "methods", "data": "data"}[table]
-        raise CommunisError(f"[{table}] has the keys of what it names: communis {plural} show NAME")
-    if table and table not in found:
-        known = list(found)
+        raise CommunisError(
+            f"the keys of [{table}] depend on its name; list them with: communis {plural} show NAME"
+        )
+    if table and table not in tables:
+        known = list(tables)
         hint = plugins.nearest(table, known) or keys.elsewhere(table)
         raise CommunisError(f"no table {table!r}{hint}; there are {', '.join(known)}")
     chosen = {
-        w: t for w, t in found.items() if not table or w == table or w.startswith(f"{table}.")
+        where: content
+        for where, content in tables.items()
+        if not table or where == table or where.startswith(f"{table}.")
     }
     if json:
         return say({"event": "settings", "tables": chosen})
     if not table:
-        out.print("A key at the top of the file, then [TABLE]s; in lists of tables, [[TABLE]].\n")
+        out.print(
+            "Keys at the top of the file come first, then [TABLE]s; [[TABLE]] is repeatable.\n"
+        )
         out.print(key_table(keys.schema(), ""))
-    for where, one in chosen.items():
-        head = f"[[{where}]]" if "items" in one else f"[{where}]"
-        out.print(f"\n{head}  {one.get('description', '')}\n", style="bold")
-        out.print(key_table(keys.inner(one), where))
+    for where, content in chosen.items():
+        head = f"[[{where}]]" if "items" in content else f"[{where}]"
+        out.print(f"\n{head}  {content.get('description', '')}\n", style="bold")
+        out.print(key_table(keys.inner(content), where))
     if not table:
-        out.print("\n[method] has the keys of its method: communis methods show NAME")
-        out.print("[data] has the keys of its dataset: communis data show NAME")
+        out.print("\nKeys of [method], by method: communis methods show NAME")
+        out.print("Keys of [data], by dataset: communis data show NAME")
         out.print(f"\nFor editors, as JSON Schema: {keys.FILE}", soft_wrap=True)
 
 
 def extras(json: Json = False) -> None:
-    """List the optional parts, what they are for and which are installed."""
+    """List the optional parts, their purposes and whether they are installed."""
     if json:
         return say({"event": "extras", "extras": {n: e.installed for n, e in EXTRAS.items()}})
     table = Stacked("extra", "installed", "install with", "for", text=["for"])

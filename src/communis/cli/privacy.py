@@ -1,4 +1,4 @@
-"""The command line's `privacy` part: plan, verdict, and attacks: invert, membership, audit."""
+"""The commands `privacy plan` and `verdict`, and the attacks `invert`, `membership` and `audit`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from communis.cli.lazily import done_by
 from communis.cli.trust import Trust
 
 app = typer.Typer(
-    help="Differential privacy: what a promise costs, and what a run kept of it.",
+    help="Differential privacy: plan a guarantee, judge a run, and attack it.",
     no_args_is_help=True,
 )
 
@@ -20,17 +20,17 @@ app = typer.Typer(
 @app.command()
 @done_by("promise")
 def plan(
-    rounds: Annotated[int, typer.Option(help="How many rounds the run has.")],
+    rounds: Annotated[int, typer.Option(help="The number of rounds of the run.")],
     mode: Annotated[
         Literal["central", "local", "paper"],
         typer.Option(
-            help="central: a trusted server noises sums. local: every client noises what it sends. "
-            "paper: UMEDA's mechanism, with an epsilon for every round."
+            help="central: a trusted server adds noise to sums. local: every client adds noise to "
+            "its message. paper: UMEDA's mechanism, with an epsilon for every round."
         ),
     ] = "central",
     epsilon: Annotated[
         float | None,
-        typer.Option(help="What is promised for the whole run; with paper, for every round."),
+        typer.Option(help="The epsilon of the whole run; with paper, of every round."),
     ] = None,
     noise: Annotated[
         float | None,
@@ -40,13 +40,13 @@ def plan(
         ),
     ] = None,
     delta: Annotated[
-        float, typer.Option(help="What the promise adds to probabilities; below 1 / clients.")
+        float, typer.Option(help="The delta of the guarantee; below 1 / clients.")
     ] = 1e-5,
     participation: Annotated[
-        float, typer.Option(help="The probability of a client to be in a round.")
+        float, typer.Option(help="The probability that a client is in a round.")
     ] = 1.0,
     participations: Annotated[
-        int, typer.Option(help="With local: rounds that one client is in, if not those expected.")
+        int, typer.Option(help="With local: rounds of one client; 0: the expected number.")
     ] = 0,
     clip: Annotated[float, typer.Option(help="The clipping bound C.")] = 1.0,
     kappa: Annotated[
@@ -56,29 +56,29 @@ def plan(
         Literal["rdp", "pld"],
         typer.Option("--accountant", help="With central: rdp, or pld, which is tighter."),
     ] = "rdp",
-    clients: Annotated[int, typer.Option(min=0, help="Clients of the fleet; 0: not said.")] = 0,
+    clients: Annotated[int, typer.Option(min=0, help="Clients of the fleet; 0: not given.")] = 0,
     parameters: Annotated[
-        int, typer.Option(min=0, help="How many numbers a client sends; 0: not said.")
+        int, typer.Option(min=0, help="Numbers that a client sends; 0: not given.")
     ] = 0,
     json: Json = False,
 ) -> None:
-    """Say how much noise a promise takes, or what a given noise is worth.
+    """Compute the noise that a guarantee needs, or the guarantee that a given noise provides.
 
-    The promise is made to every client for all of its data: whatever might be seen of the run, its
-    probability with them is at most e^epsilon times that without them, plus delta. Epsilon 1 is a
-    strong promise; at 10, with a factor of 22,000, little is left of it.
+    The guarantee covers all data of every client: the probability of any observation of the run
+    with these data is at most e^epsilon times that without them, plus delta. Epsilon 1 is a strong
+    guarantee; epsilon 10, a factor of 22,000, is a very weak one.
 
-    How much noise does epsilon 2 take?
+    How much noise does epsilon 2 need?
     communis privacy plan --epsilon 2 --rounds 1000 --participation 0.4 --clients 100
     --parameters 780000
 
-    What is noise 6.3 worth?
+    Which epsilon does noise 6.3 provide?
     communis privacy plan --noise 6.3 --rounds 50 --participation 0.4 --accountant pld
 
-    And with no server to trust?
+    How much noise is needed without a trusted server?
     communis privacy plan --mode local --epsilon 8 --rounds 50 --participation 0.4
 
-    What does an epsilon for every round come to?
+    Which epsilon does the whole run have if every round has epsilon 2?
     communis privacy plan --mode paper --epsilon 2 --rounds 1000 --participation 0.4
     """
 
@@ -89,10 +89,10 @@ def verdict(
     folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold them.")],
     json: Json = False,
 ) -> None:
-    """Say what runs may promise their clients, or why nothing: what left them, what of it was
-    covered, and what the rounds add up to.
+    """Judge which guarantee runs give their clients, or why they give none: what left the clients,
+    which part of it was protected, and the epsilon of all rounds together.
 
-    With --json, one object per run, with what every client had spent after each of its rounds.
+    With --json, one object per run, with the epsilon of every client after each of its rounds.
 
     Example: communis privacy verdict runs/synthetic-fedavg
     """
@@ -102,30 +102,31 @@ def verdict(
 @done_by("probe")
 def invert(
     kind: Annotated[
-        Literal["image", "series"], typer.Option("--of", help="What is to be reconstructed.")
+        Literal["image", "series"], typer.Option("--of", help="The kind of window to reconstruct.")
     ] = "image",
-    samples: Annotated[int, typer.Option(min=1, help="How many windows.")] = 3,
+    samples: Annotated[int, typer.Option(min=1, help="The number of windows.")] = 3,
     restarts: Annotated[
         int, typer.Option(min=1, help="Searches per window and label, at most.")
     ] = 3,
     iterations: Annotated[int, typer.Option(min=1, help="Steps of a search.")] = 500,
     epsilon: Annotated[
-        float, typer.Option(help="Of the one message, by each mechanism's own reckoning.")
+        float, typer.Option(help="The epsilon of the one message, as each mechanism computes it.")
     ] = 2.0,
     regime: Annotated[
-        list[str] | None, typer.Option(help="Only this way to protect (repeatable).")
+        list[str] | None, typer.Option(help="Only this way of protection (repeatable).")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Other windows, weights and noise.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of windows, weights and noise.")] = 0,
     html: Annotated[
         Path | None, typer.Option(help="Write a page with originals and reconstructions.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Reconstruct generated windows from their gradients, under every way of protecting these.
+    """Reconstruct generated windows from their gradients, under every way of protection.
 
-    A server that knows the model reads the gradient of a single window, the easiest case for it; a
-    client that has taken many steps sends no gradient, and this says nothing on that. SSIM is 1 if
-    the reconstruction equals the window, and about 0 if it has nothing in common with it.
+    The attacker is a server that knows the model and receives the gradient of a single window,
+    which is its easiest case. A client that takes many local steps sends no gradient; the result
+    does not apply to it. SSIM is 1 if the reconstruction equals the window, and about 0 if the two
+    have nothing in common.
 
     Example: communis privacy invert --samples 3 --html inversion.html
     """
@@ -138,11 +139,11 @@ def membership(
     trust: Trust = False,
     json: Json = False,
 ) -> None:
-    """Try to tell a run's training windows from its test windows by their loss.
+    """Try to distinguish a run's training windows from its test windows by their loss.
 
-    Test windows come from other trials than training windows, so losses may differ without any
-    training. Two controls, in which nothing can be found, show how much: the model before the
-    first round, and validation windows in the place of training windows.
+    Test windows come from other trials than training windows, so their losses may differ even
+    without training. Two controls without any members show by how much: the model before the first
+    round, and validation windows in place of training windows.
 
     Example: communis privacy membership runs/watch-fedavg
     """
@@ -158,15 +159,16 @@ def audit(
     ] = None,
     cell: Annotated[str, typer.Option(help="The cell of a grid, e.g. local/8.")] = "",
     canaries: Annotated[
-        int, typer.Option(min=1, help="Clients that are added; each tosses a coin.")
+        int, typer.Option(min=1, help="Clients that are added; each sends a random bit.")
     ] = 100,
     trust: Trust = False,
     json: Json = False,
 ) -> None:
-    """Run an experiment with canaries and say whether its privacy claim survives.
+    """Run an experiment with canaries and test whether its privacy claim is refuted.
 
-    Every canary sends its coin as loudly as clipping allows; the auditor guesses it from what the
-    adversary of the mode sees. Many right guesses refute the claim. Few prove nothing.
+    Every canary sends a random bit with the largest signal that clipping permits. The auditor
+    guesses the bit from what the adversary of the mode observes. Many right guesses refute the
+    claim; few prove nothing.
 
     Example: communis privacy audit watch --set privacy.mode=local --set privacy.epsilon=8
     """

@@ -1,4 +1,4 @@
-"""The commands privacy invert, membership and audit, done."""
+"""The implementation of the commands `privacy invert`, `membership` and `audit`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from communis.run import config as configs
 from communis.run.backends.machine import one_thread
 
 MAKERS = {"image": scenes.pictures, "series": scenes.movements}
-PIXEL = 9
+PIXEL = 9  # width of a drawn value, in pixels of the page
 
 
 def invert(
@@ -51,26 +51,32 @@ def invert(
     streams = Streams(seed)
     scene = MAKERS[kind](samples, streams)
     chosen = _chosen(regimes(scene.model, epsilon), regime)
-    found: list[Attempt] = []
-    with one_thread(), _progress("windows") as told:
-        made = attempts(
-            scene.model, scene.task, scene.batches, chosen, streams, Search(restarts, iterations)
-        )
-        for attempt in made:
-            found.append(attempt)
-            told(len(found), len(chosen) * samples)
+    search = Search(restarts, iterations)
+    finished: list[Attempt] = []
+    with one_thread(), _progress("windows") as progress:
+        for attempt in attempts(scene.model, scene.task, scene.batches, chosen, streams, search):
+            finished.append(attempt)
+            progress(len(finished), len(chosen) * samples)
             if json:
-                about = {"regime": attempt.regime, "sample": attempt.sample, "ssim": attempt.ssim}
-                about |= {"label_found": attempt.label_found, "loss": attempt.found.loss}
-                say({"event": "inversion", **about})
+                say(
+                    {
+                        "event": "inversion",
+                        "regime": attempt.regime,
+                        "sample": attempt.sample,
+                        "ssim": attempt.ssim,
+                        "label_found": attempt.label_found,
+                        "loss": attempt.found.loss,
+                    }
+                )
     if html:
         originals = [next(iter(batch.inputs.values()))[0] for batch in scene.batches]
-        replace_file(html, _page(chosen, originals, found, epsilon).encode())
+        replace_file(html, _page(chosen, originals, finished, epsilon).encode())
     if not json:
-        out.print(_inversions(chosen, found, samples))
+        out.print(_inversions(chosen, finished, samples))
         labels = (
-            "label: how often it was inferred rightly, by the signs of the last bias or, if that "
-            "is noised, by the best match of all labels; where the head is not seen it is given."
+            "label: how often it was inferred correctly, from the signs of the last bias or, if "
+            "that is noised, from the best match of all labels; where the server does not see "
+            "the head, the label is given."
         )
         out.print(f"\nepsilon {epsilon:g} for this one message, delta 1e-5. {labels}")
         if html:
@@ -78,37 +84,40 @@ def invert(
 
 
 def membership(folder: Path, trust: bool, json: bool) -> None:
-    with one_thread(), _progress("clients") as told:
-        found = memberships.membership(folder, told)
+    with one_thread(), _progress("clients") as progress:
+        result = memberships.membership(folder, progress)
     if json:
-        return say({"event": "membership", "run": str(folder), **asdict(found)})
-    shown: dict[str, Separation | None] = {"training windows": found.attack}
-    shown |= {"untrained model": found.untrained, "validation windows": found.validation}
+        return say({"event": "membership", "run": str(folder), **asdict(result)})
+    shown: dict[str, Separation | None] = {
+        "training windows": result.attack,
+        "untrained model": result.untrained,
+        "validation windows": result.validation,
+    }
     heads = ("", "members", "others", "AUC", "95 %", "TPR 1 %", "10 %", "advantage", "95 %")
     view = Table(box=None, header_style="bold", pad_edge=False)
     for head in heads:
         view.add_column(head, no_wrap=True, justify="right" if head else "left")
-    for name, one in shown.items():
-        if one is not None:
-            low, high = one.auc_interval
-            least, most = one.advantage_interval
+    for name, separation in shown.items():
+        if separation is not None:
+            low, high = separation.auc_interval
+            least, most = separation.advantage_interval
             view.add_row(
                 name,
-                f"{one.members:,}",
-                f"{one.others:,}",
-                f"{one.auc:.3f}",
+                f"{separation.members:,}",
+                f"{separation.others:,}",
+                f"{separation.auc:.3f}",
                 f"{low:.3f} to {high:.3f}",
-                f"{one.tpr_at_1:.3f}",
-                f"{one.tpr_at_10:.3f}",
-                f"{one.advantage:.3f}",
+                f"{separation.tpr_at_1:.3f}",
+                f"{separation.tpr_at_10:.3f}",
+                f"{separation.advantage:.3f}",
                 f"{least:.3f} to {most:.3f}",
             )
     out.print(view)
     out.print(
-        "\nAUC 0.5 and advantage 0: nothing can be told. The lower lines are controls in which "
-        "nobody is a member; what the first finds beyond them is due to training. TPR: the share "
-        "of members found, if 1 % or 10 % of the others are taken for members. It is one simple "
-        "attack: others may find more.",
+        "\nAUC 0.5 and advantage 0: members cannot be distinguished. The lower lines are controls "
+        "without members; what the first line has beyond them is due to training. TPR: the share "
+        "of members found if 1 % or 10 % of the others are taken for members. This is one simple "
+        "attack; others may find more.",
         soft_wrap=True,
     )
 
@@ -117,17 +126,19 @@ def audit(
     source: str, settings: list[str] | None, cell: str, canaries: int, trust: bool, json: bool
 ) -> None:
     config = configs.load(source, settings or (), cell)
-    with one_thread(), _progress("rounds") as told:
-        found = audits.audit(config, canaries, told)
+    with one_thread(), _progress("rounds") as progress:
+        result = audits.audit(config, canaries, progress)
     if json:
-        about = {"event": "audit", "source": source, "refuted": found.refuted}
-        return say({**about, **asdict(found)})
-    bound = found.bound
-    claimed = upward(found.claimed) if math.isfinite(found.claimed) else "none: nothing is private"
-    proved, highest = downward(bound.epsilon), downward(bound.highest)
+        about = {"event": "audit", "source": source, "refuted": result.refuted}
+        return say({**about, **asdict(result)})
+    bound = result.bound
+    claims = math.isfinite(result.claimed)
+    claimed = upward(result.claimed) if claims else "none: nothing is private"
+    proved = downward(bound.epsilon)
+    highest = downward(bound.highest)
     lines = {
-        "mode": f"{found.mode}; neighbours: {found.adjacency}",
-        "claimed epsilon": f"{claimed} after {found.rounds} rounds, delta {found.delta}",
+        "mode": f"{result.mode}; neighbours: {result.adjacency}",
+        "claimed epsilon": f"{claimed} after {result.rounds} rounds, delta {result.delta}",
         "right guesses": f"{bound.right} of the {bound.guesses} surest, {bound.canaries} canaries",
         "epsilon, at least": f"{proved} (with all of them right: {highest})",
     }
@@ -137,64 +148,71 @@ def audit(
     for line in lines.items():
         view.add_row(*line)
     out.print(view)
-    if found.refuted:
+    if result.refuted:
         out.print("\nrefuted: the run reveals more than it claims (confidence 95 %)", style="red")
-    elif found.mode == "none":
+    elif result.mode == "none":
         out.print("\nnothing to refute: no privacy is claimed")
     elif bound.right == bound.canaries:
-        out.print("\nnot refuted, but every guess was right: so few canaries cannot prove more")
+        out.print(
+            "\nnot refuted, but every guess was right: more canaries are needed to prove more"
+        )
     else:
-        out.print("\nnot refuted, which proves nothing: more canaries would see more")
+        out.print("\nnot refuted, which proves nothing: more canaries would detect more")
 
 
 def _chosen(known: Sequence[Regime], names: Sequence[str] | None) -> list[Regime]:
-    wrong = [name for name in names or () if name not in [one.name for one in known]]
-    if wrong:
-        listed = ", ".join(one.name for one in known)
-        raise CommunisError(f"--regime {wrong[0]!r}: there are {listed}")
-    return [one for one in known if not names or one.name in names]
+    if not names:
+        return list(known)
+    known_names = [regime.name for regime in known]
+    for name in names:
+        if name not in known_names:
+            raise CommunisError(f"--regime {name!r}: there are {', '.join(known_names)}")
+    return [regime for regime in known if regime.name in names]
 
 
-def _inversions(chosen: Sequence[Regime], found: Sequence[Attempt], samples: int) -> Table:
+def _inversions(chosen: Sequence[Regime], finished: Sequence[Attempt], samples: int) -> Table:
     numbers = [f"SSIM {i + 1}" for i in range(samples)]
     view = Table(box=None, header_style="bold", pad_edge=False)
     view.add_column("regime", no_wrap=True)
     for name in (*numbers, "mean", "label"):
         view.add_column(name, justify="right")
-    view.add_column("what the server makes use of")
-    for one in chosen:
-        own = [attempt for attempt in found if attempt.regime == one.name]
+    view.add_column("what the server uses")
+    for regime in chosen:
+        own = [attempt for attempt in finished if attempt.regime == regime.name]
         values = [f"{attempt.ssim:.3f}" for attempt in own]
         inferred = [attempt.label_found for attempt in own if attempt.label_found is not None]
         label = f"{sum(inferred)}/{len(inferred)}" if inferred else "given"
         mean = f"{fmean(attempt.ssim for attempt in own):.3f}"
-        view.add_row(one.name, *values, mean, label, one.about)
+        view.add_row(regime.name, *values, mean, label, regime.about)
     return view
 
 
 def _page(
-    chosen: Sequence[Regime], originals: Sequence[Tensor], found: Sequence[Attempt], epsilon: float
+    chosen: Sequence[Regime],
+    originals: Sequence[Tensor],
+    finished: Sequence[Attempt],
+    epsilon: float,
 ) -> Markup:
-    """Originals above, what was reconstructed below."""
+    """A page with the original windows above their reconstructions."""
     lines: list[list[Content]] = [["the window", *(_picture(x) for x in originals)]]
-    for one in chosen:
-        cells = [one.name + element("br") + element("small", one.about)]
-        for attempt in (a for a in found if a.regime == one.name):
+    for regime in chosen:
+        cells = [regime.name + element("br") + element("small", regime.about)]
+        for attempt in (a for a in finished if a.regime == regime.name):
             picture = _picture(next(iter(attempt.found.windows.values())))
             cells.append(picture + element("br") + f"SSIM {attempt.ssim:.3f}")
         lines.append([*cells])
     heads = ["regime", *(f"sample {i + 1}" for i in range(len(originals)))]
     words = (
         f"What a server that knows the model reconstructs from the gradient of one window, at "
-        f"epsilon {epsilon:g} for this message. Many local steps send no gradient: this says "
-        "nothing on them."
+        f"epsilon {epsilon:g} for this message. A client that takes many local steps sends no "
+        "gradient; the result does not apply to it."
     )
     title = element("h1", "Gradient inversion")
     return document("communis: gradient inversion", [title, note(words), table(heads, lines)])
 
 
 def _picture(window: Tensor) -> Markup:
-    """Grey pixels: an image's first channel, or channels x steps."""
+    """Draws the first channel of an image, or channels x steps of a series, as grey pixels."""
     plane = window[0] if window.ndim == 3 else window
     rows, columns = plane.shape
     tall = PIXEL * (1 if window.ndim == 3 else 3)
@@ -224,12 +242,13 @@ def _picture(window: Tensor) -> Markup:
 
 @contextmanager
 def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Told how many of how many are done: a bar on standard error, or some lines where that is no
-    terminal."""
+    """A function that shows how many of how many are done: as a bar on standard error, or as about
+    five lines if that is no terminal."""
 
-    def told(done: int, of: int) -> None:
+    def show(done: int, of: int) -> None:
         bar.update(task, completed=done, total=of)
-        if not err.is_terminal and (done == of or done % -(-of // 5) == 0):
+        a_fifth = math.ceil(of / 5)
+        if not err.is_terminal and (done == of or done % a_fifth == 0):
             err.print(f"{what} {done}/{of}")
 
     with Progress(
@@ -242,4 +261,4 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
         transient=True,
     ) as bar:
         task = bar.add_task(what, total=None)
-        yield told
+        yield show

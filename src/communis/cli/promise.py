@@ -1,4 +1,4 @@
-"""The commands privacy plan and privacy verdict, done."""
+"""The implementation of the commands `privacy plan` and `privacy verdict`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from communis.results.report.privacy import as_json
 from communis.results.verdict import verdict as judged
 from communis.run.plan import Plan
 
-MESSAGE = "message"  # as if it had one field
-KINDS: tuple[accountant.Kind, ...] = ("rdp", "pld")
+MESSAGE = "message"  # the one field that a planned message has
 
 
 def plan(
@@ -43,8 +42,8 @@ def plan(
 ) -> None:
     if (epsilon is None) == (noise is None):
         raise CommunisError(
-            "give --epsilon to learn how much noise it takes, or --noise to learn what it is "
-            "worth: one of them"
+            "give either --epsilon, to learn how much noise it needs, or --noise, to learn which "
+            "epsilon it provides"
         )
     given = noise if epsilon is None else epsilon
     if given is None or not 0 < given < math.inf:
@@ -67,42 +66,44 @@ def plan(
     if clients:
         settings.check(clients)
     run = Run(rounds, participation, clients, parameters)
-    found = {"central": _central, "local": _local, "paper": _paper}[mode](settings, run)
+    planned = {"central": _central, "local": _local, "paper": _paper}[mode](settings, run)
     if json:
         about = {"mode": mode, "delta": delta, "rounds": rounds, "participation": participation}
-        return say({"event": "privacy_plan", **about, **found.values})
-    out.print(found.table)
+        return say({"event": "privacy_plan", **about, **planned.values})
+    out.print(planned.table)
     out.print()
-    for sentence in found.meaning:
+    for sentence in planned.meaning:
         out.print(sentence, soft_wrap=True)
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a promise has to last for."""
+    """The run that a guarantee is planned for."""
 
     rounds: int
     participation: float
-    clients: int  # 0: not said
-    parameters: int  # the same
+    clients: int  # 0: not given
+    parameters: int  # 0: not given
 
 
 @dataclass(frozen=True)
 class Planned:
     table: Table
-    meaning: Sequence[str]  # in plain sentences
+    meaning: Sequence[str]  # sentences
     values: dict[str, Any]  # for programs
 
 
 def _central(settings: PrivacyConfig, run: Run) -> Planned:
     central = settings.central(run.rounds, run.participation)
     assert central is not None
-    every, clip = [(central.q, central.z)] * run.rounds, settings.clip
-    rdp, pld = (accountant.epsilon_of(every, settings.delta, kind) for kind in KINDS)
+    clip = settings.clip
+    every_round = [(central.q, central.z)] * run.rounds
+    rdp = accountant.epsilon_of(every_round, settings.delta, "rdp")
+    pld = accountant.epsilon_of(every_round, settings.delta, "pld")
     table = _table(
         ("server", "trusted; adds noise to the sum of a round's messages"),
         ("neighbours", "fleets with one client more or less, with all of its data"),
-        ("rounds", f"{run.rounds:,}; a coin for every client, in with probability {central.q:g}"),
+        ("rounds", f"{run.rounds:,}; every client is drawn with probability {central.q:g}"),
         ("noise / C", upward(central.z, 4)),
         ("epsilon", f"{upward(rdp)} by rdp, {upward(pld)} by pld, at delta {settings.delta}"),
     )
@@ -113,14 +114,14 @@ def _central(settings: PrivacyConfig, run: Run) -> Planned:
         values["noise_length"] = length = sigma * math.sqrt(run.parameters)
         meaning = [
             f"The noise on a sum of {run.parameters:,} numbers has length {_long(length)}, and "
-            f"messages are clipped to length {clip:g}: it takes {math.ceil(length / clip):,} equal "
-            "ones for a sum as long."
+            f"messages are clipped to length {clip:g}: {math.ceil(length / clip):,} equal messages "
+            "have a sum of that length."
         ]
         if run.clients:
             expected = central.q * run.clients
             values["noise_length_of_mean"] = length / expected
             meaning.append(
-                f"On the mean of the {expected:,.4g} clients to be expected, the noise has length "
+                f"On the mean of the {expected:,.4g} expected clients, the noise has length "
                 f"{_long(length / expected)} and the mean itself at most {clip:g}."
             )
     return Planned(table, meaning, values)
@@ -128,17 +129,19 @@ def _central(settings: PrivacyConfig, run: Run) -> Planned:
 
 def _local(settings: PrivacyConfig, run: Run) -> Planned:
     times, guard = _guarded(settings, run)
-    mu, sigma = guard.mu(1), guard.blocks[MESSAGE].sigma
+    mu = guard.mu(1)
+    sigma = guard.blocks[MESSAGE].sigma
     noise = settings.noise or 1 / mu
-    once, spent = (gaussian.epsilon_of(x * mu, settings.delta) for x in (1, math.sqrt(times)))
+    once = gaussian.epsilon_of(mu, settings.delta)
+    spent = gaussian.epsilon_of(math.sqrt(times) * mu, settings.delta)
     table = _table(
-        ("server", "not trusted; every client adds noise to what it sends"),
-        ("neighbours", "any other data in place of a client's: messages up to 2 C apart"),
-        ("rounds", f"{times:,} of one client, who is seen to take part"),
+        ("server", "not trusted; every client adds noise to its message"),
+        ("neighbours", "any other data in place of those of a client: messages up to 2 C apart"),
+        ("rounds", f"{times:,} of one client, whose participation is visible"),
         ("noise / 2 C", upward(noise, 4)),
         (
             "epsilon",
-            f"{upward(spent)} in all, {upward(once)} of one round, at delta {settings.delta}",
+            f"{upward(spent)} in all, {upward(once)} in one round, at delta {settings.delta}",
         ),
     )
     values = {"participations": times, "noise": noise, "sigma": sigma}
@@ -156,11 +159,8 @@ def _local(settings: PrivacyConfig, run: Run) -> Planned:
 def _paper(settings: PrivacyConfig, run: Run) -> Planned:
     times, guard = _guarded(settings, run)
     mu = guard.mu(1)  # if messages are 2 C apart; if C, it is half of that
-    once, spent = (
-        {"C": gaussian.epsilon_of(x * mu / 2, settings.delta)}
-        | {"2C": gaussian.epsilon_of(x * mu, settings.delta)}
-        for x in (1, math.sqrt(times))
-    )
+    once = _by_distance(mu, settings.delta)
+    spent = _by_distance(math.sqrt(times) * mu, settings.delta)
     claimed = [("claimed", f"{settings.epsilon:g}", "-")] if settings.epsilon else []
     table = _table(
         *claimed,
@@ -172,9 +172,9 @@ def _paper(settings: PrivacyConfig, run: Run) -> Planned:
     values: dict[str, Any] = {"participations": times, "noise": sigma / settings.clip}
     values |= {"sigma": sigma, "epsilon": spent, "epsilon_of_a_round": once}
     meaning = [
-        f"Any two messages may be 2 C apart, so the last column counts, at delta "
-        f"{settings.delta}. It is about UMEDA's operator alone: what else a client sends leaves "
-        "it in clear, so that the message as a whole has no guarantee."
+        f"Any two messages may be 2 C apart, so the last column applies, at delta "
+        f"{settings.delta}. It covers UMEDA's operator only: the client sends everything else "
+        "without noise, so the message as a whole has no guarantee."
     ]
     if run.parameters:
         values["noise_length"] = length = sigma * math.sqrt(run.parameters)
@@ -185,10 +185,15 @@ def _paper(settings: PrivacyConfig, run: Run) -> Planned:
     return Planned(table, meaning, values)
 
 
+def _by_distance(mu: float, delta: float) -> dict[str, float]:
+    """The epsilon for messages C apart and 2 C apart; mu is that of the latter."""
+    return {"C": gaussian.epsilon_of(mu / 2, delta), "2C": gaussian.epsilon_of(mu, delta)}
+
+
 def _guarded(settings: PrivacyConfig, run: Run) -> tuple[int, Guard]:
-    """How many rounds a client is in, and what clients will really do in them."""
+    """The number of rounds of a client, and the mechanism that clients apply in them."""
     share = run.participation
-    if run.clients:  # a run draws a whole number of them
+    if run.clients:  # a run draws an integer number of clients
         share = Plan(participation=run.participation).share(run.clients)
     guard = settings.guard([MESSAGE], run.rounds, share)
     assert guard is not None
@@ -215,19 +220,19 @@ def verdict(folders: list[Path], json: bool) -> None:
 
 
 def _judge(run: Finished) -> None:
-    found = judged(run)
+    judgement = judged(run)
     name = ", ".join(filter(None, [run.method, run.place, f"seed {run.seed}"]))
     out.print(f"{run.path}: {name}", style="bold", soft_wrap=True)
-    out.print(f"{found.line}\n", soft_wrap=True)
-    out.print(_table(*found.facts.items()))
+    out.print(f"{judgement.line}\n", soft_wrap=True)
+    out.print(_table(*judgement.facts.items()))
     rows = [
         (p.field, p.part, f"{p.tensors:,}", f"{p.numbers:,}", "yes" if p.covered else p.why)
-        for p in found.table
+        for p in judgement.table
     ]
     if rows:
         out.print()
         out.print(_table(*rows, head=("field", "part", "tensors", "numbers", "covered")))
-    for title, texts in {"why not": found.reasons, "condition": found.conditions}.items():
+    for title, texts in {"why not": judgement.reasons, "condition": judgement.conditions}.items():
         for text in texts:
             out.print(f"{title}: {text}", soft_wrap=True)
     out.print()

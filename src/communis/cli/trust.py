@@ -1,4 +1,4 @@
-"""The option --trust of every command that reads a configuration which may be somebody else's."""
+"""The option `--trust`, of every command that reads a configuration of possibly foreign origin."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ Trust = Annotated[
         "--trust",
         callback=_allow,
         help="Load methods and sources outside of communis that the file or folder names "
-        "(package.module:Class). That runs their code: only if you know it.",
+        "(package.module:Class). This runs their code: use it only for code that you trust.",
     ),
 ]

@@ -38,7 +38,7 @@ def test_list_shows_presets_and_those_of_a_file(tmp_path: Path) -> None:
     path.write_text("[watch]\n" + "".join(f"{key} = 1e6\n" for key in numbers))
     text = call("list", "--profiles", str(path))
     assert "275,000" in text
-    assert "watch: source not said" in text
+    assert "watch: source not given" in text
     assert "relief-low: RELIEF: low-end IoT level" in text
     (found,) = events(call("list", "--json"))
     assert [p["name"] for p in found["profiles"]] == list(PRESETS)
@@ -115,5 +115,5 @@ def test_a_bad_file_is_refused_before_anything_is_measured(
 
 def test_help_teaches() -> None:
     text = " ".join(call("calibrate", "--help").replace("│", " ").split())
-    assert "what was neither measured nor given is assumed" in text.lower()
+    assert "what is neither measured nor given is assumed" in text.lower()
     assert "Example: communis device calibrate" in text

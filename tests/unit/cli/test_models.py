@@ -90,7 +90,7 @@ def test_every_model_can_be_looked_into(name: str) -> None:
 
 
 def test_what_is_frozen_is_said() -> None:
-    assert "parameters  83,658, of which 11,914 train" in call("show", "tiny_lora")
+    assert "parameters  83,658, of which 11,914 are trained" in call("show", "tiny_lora")
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,6 @@ def test_what_cannot_be_shown_is_refused(arguments: list[str], words: str) -> No
 
 def test_help_teaches() -> None:
     text = " ".join(call("show", "--help").replace("│", " ").split())
-    assert "a multiply-add as 2" in text
+    assert "a multiply-add counts as 2" in text
     assert "Example: communis models show large_convnet4 --window 1,1000,242" in text
-    assert "look into one with `models show`" in call("--help")
+    assert "show the layers of one with `models show`" in call("--help")

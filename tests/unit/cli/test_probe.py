@@ -52,7 +52,7 @@ def test_invert_prints_a_table_and_writes_a_page(tmp_path: Path) -> None:
     assert "local" not in text
     written = page.read_text("utf-8")
     assert written.count("<svg") == 3  # the window and two reconstructions
-    assert "says nothing on them" in written
+    assert "the result does not apply to it" in written
     (event,) = events(call(*quick, "--of", "series", "--regime", "local", "--json"))
     assert event["event"] == "inversion"
     assert event["regime"] == "local"
