@@ -85,13 +85,13 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Public names are imported when first asked for: most of them need torch, which takes seconds
-    to import, and the command line answers much without it."""
+    """Imports a public name on first access. Most of them need torch, which takes seconds to
+    import, and many commands of the command line do not need it."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"communis.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
+    value = getattr(importlib.import_module(f"communis.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
