@@ -326,7 +326,10 @@ def test_a_server_does_not_hear_every_client() -> None:
     [
         ({"kind": "tree"}, "no kind 'tree'; there are star, complete"),
         ({"kind": "ring", "link": "radio"}, "no link 'radio'; there are unicast"),
-        ({"kind": "ring", "degree": 3}, "degree has no meaning with kind = 'ring'.* applies to regular"),
+        (
+            {"kind": "ring", "degree": 3},
+            "degree has no meaning with kind = 'ring'.* applies to regular",
+        ),
         ({"kind": "regular", "degree": 2, "probability": 0.5}, "probability has no meaning"),
         ({"kind": "complete", "edges": ((0, 1),)}, "edges has no meaning .* 'complete'"),
         ({"kind": "hub", "schedule": (((0, 1),),)}, "schedule has no meaning"),
