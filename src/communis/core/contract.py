@@ -1,5 +1,5 @@
-"""The contract: what a method, its clients and its server may know of each other. docs/contract.md
-is the page to start with.
+"""The contract defines what a method, its clients and its server may know of each other. The page
+to start with is docs/contract.md.
 
 A round, in the order in which these types meet:
 
@@ -10,7 +10,8 @@ A round, in the order in which these types meet:
     Method.prepare(client, state)         -> state      on the client, after adopt, if it is scored
     Method.predict(client, state, batch)  -> Tensor     on the client, after that
 
-Whatever crosses between the two sides is a declared dataclass and passes the codec in `wire.py`.
+Every message between the two sides is a declared dataclass and passes the codec in
+`exchange/wire.py`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ U = TypeVar("U")  # Up
 @dataclass(frozen=True)
 class Batch:
     inputs: Mapping[Modality, Tensor]  # (B, channels, ...) float32
-    present: Mapping[Modality, Tensor]  # (B,) bool: was this sensor there for this sample?
+    present: Mapping[Modality, Tensor]  # (B,) bool: whether the sample has this modality
     target: Tensor  # (B,) int64 classes or counts, or (B, columns) float32; see tasks.py
 
     def __len__(self) -> int:
@@ -52,14 +53,14 @@ class Batch:
 class Output:
     features: Mapping[Modality, Tensor]  # (B, d_m) per encoder, zero where the modality is absent
     fused: Tensor  # (B, f)
-    embedding: Tensor  # (B, e): the tap that prototypes and contrastive losses use
+    embedding: Tensor  # (B, e): the layer that prototypes and contrastive losses use
     prediction: Tensor  # (B, task.outputs)
     extra: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a method says of a batch, if it is more than the prediction that is scored."""
+    """The result of `predict` for a method that records more than the scored prediction."""
 
     scored: Tensor  # (B, outputs)
     # By name: other predictions (B, outputs), scored as `metric@name`, and measures (B,), whose
@@ -67,8 +68,8 @@ class Prediction:
     views: Mapping[str, Tensor] = field(default_factory=dict)
 
     @staticmethod
-    def of(said: Tensor | Prediction) -> Prediction:
-        return Prediction(said) if isinstance(said, Tensor) else said
+    def of(predicted: Tensor | Prediction) -> Prediction:
+        return Prediction(predicted) if isinstance(predicted, Tensor) else predicted
 
 
 class Model(nn.Module):
@@ -76,11 +77,11 @@ class Model(nn.Module):
 
     embedding_size: int
     head_sizes: tuple[int, ...]
-    shapes: Mapping[Modality, tuple[int, ...]]  # of windows, channels first
-    feature_sizes: Mapping[Modality, int]  # of the encoders
-    open_to_any: bool  # `join` takes features of modalities that the client does not own
-    zero_fill: bool = False  # an absent sensor is fed to its encoder as zeros, not masked behind it
-    mark: str = ""  # ends all paths, if paths of another model must not be taken for the same ones
+    shapes: Mapping[Modality, tuple[int, ...]]  # window shapes, channels first
+    feature_sizes: Mapping[Modality, int]  # output sizes of the encoders
+    open_to_any: bool  # `join` accepts features of modalities that the client does not own
+    zero_fill: bool = False  # the encoder of an absent sensor gets zeros; else its output is masked
+    mark: str = ""  # suffix of all paths, which keeps the paths of different models apart
     unimodal: nn.ModuleDict  # modules that a method adds for single modalities, by modality
     private: nn.ModuleDict  # modules that stay on the client
 
@@ -90,21 +91,27 @@ class Model(nn.Module):
     def join(
         self, features: Mapping[Modality, Tensor], present: Mapping[Modality, Tensor]
     ) -> Output:
-        """The second half of `forward`: from the encoders' features to the prediction."""
+        """Computes the second half of `forward`: from the encoders' features to the prediction."""
         raise NotImplementedError
 
     def branch(self, modality: Modality) -> nn.Module:
-        """A second half for one modality alone, of its own: (B, d_m) features -> (B, outputs)."""
+        """A new module that predicts from one modality: (B, d_m) features -> (B, outputs)."""
         raise NotImplementedError
 
     @cached_property
     def by_path(self) -> tuple[dict[Path, nn.Parameter], dict[Path, Tensor]]:
-        """Parameters and persistent buffers by path. Looked up once: add no modules afterwards.
-        Frozen weights are neither: they belong to the architecture and never travel."""
-        held = {path + self.mark: t for path, t in self.state_dict(keep_vars=True).items()}
-        named = ((path + self.mark, p) for path, p in self.named_parameters())
-        trained = {path: p for path, p in named if p.requires_grad}
-        return trained, {path: t for path, t in held.items() if not isinstance(t, nn.Parameter)}
+        """Parameters and persistent buffers by path. The result is cached: add no modules
+        afterwards. Frozen weights are in neither mapping: they belong to the architecture and are
+        never sent."""
+        parameters: dict[Path, nn.Parameter] = {}
+        for path, parameter in self.named_parameters():
+            if parameter.requires_grad:
+                parameters[path + self.mark] = parameter
+        buffers: dict[Path, Tensor] = {}
+        for path, tensor in self.state_dict(keep_vars=True).items():
+            if not isinstance(tensor, nn.Parameter):
+                buffers[path + self.mark] = tensor
+        return parameters, buffers
 
     if TYPE_CHECKING:
 
@@ -112,7 +119,7 @@ class Model(nn.Module):
 
 
 class Task(Protocol):
-    """What is predicted: output size, loss and scores (`tasks.py`)."""
+    """The prediction task: output size, loss and scores (`tasks.py`)."""
 
     @property
     def outputs(self) -> int: ...
@@ -127,8 +134,8 @@ class Task(Protocol):
 class Score:
     metric: str
     value: float
-    label: int = -1  # the class it speaks of; -1: all of them
-    support: int = 0  # samples behind the value
+    label: int = -1  # the class that is scored; -1: all classes
+    support: int = 0  # number of samples behind the value
 
 
 class Samples(Protocol):
@@ -137,7 +144,7 @@ class Samples(Protocol):
     @property
     def target(self) -> Tensor: ...
     @property
-    def missing(self) -> Mapping[Modality, int]: ...  # windows that lack a sensor, if any do
+    def missing(self) -> Mapping[Modality, int]: ...  # number of windows that lack each modality
     def __len__(self) -> int: ...
     def batch(self, indices: Tensor) -> Batch: ...
 
@@ -148,24 +155,24 @@ class Card:
 
     id: int
     modalities: tuple[Modality, ...]  # sorted
-    params: Mapping[Path, tuple[int, ...]]  # the paths it owns, with their shapes
-    samples: int  # training windows
+    params: Mapping[Path, tuple[int, ...]]  # shapes of the parameters that the client owns
+    samples: int  # number of training windows
     samples_by_modality: Mapping[Modality, int]  # training windows in which the modality is present
     sizes: Mapping[str, int]  # named dimensions of payload tensors: classes, outputs, embedding
     model: str = ""  # architecture, as named in models/zoo.py
     device: str = ""  # device profile
-    statistics: Mapping[Path, tuple[int, ...]] = field(default_factory=dict)  # of its BatchNorm
-    # layers: means and variances, with their shapes
+    # Shapes of the means and variances of the client's BatchNorm layers.
+    statistics: Mapping[Path, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def shapes(self) -> Mapping[Path, tuple[int, ...]]:
-        """Of all that a message may hold: parameters and statistics."""
+        """Shapes of all tensors that a message may hold: parameters and statistics."""
         return {**self.params, **self.statistics} if self.statistics else self.params
 
 
 @dataclass(frozen=True)
 class Public:
-    """Windows that everybody has: the training windows of one client."""
+    """Public windows, which all clients hold: the training windows of one client."""
 
     owner: int
     samples: Samples  # with all of the fleet's modalities
@@ -173,8 +180,8 @@ class Public:
 
 @dataclass(frozen=True)
 class Client:
-    """A client at work in one round. It never leaves the device; `model` is scratch until `adopt`
-    has filled it."""
+    """A client in one round. It never leaves the device. The content of `model` is undefined until
+    `adopt` has filled it."""
 
     card: Card
     model: Model
@@ -185,21 +192,21 @@ class Client:
     round: int
     streams: Streams
     log: dict[str, float] = field(default_factory=dict)  # diagnostics; on no wire
-    timed: str = ""  # how the device clock reckons what it computes; empty: nobody asks
-    memory: dict[str, Tensor] = field(default_factory=dict)  # of its optimiser, if it is carried on
+    timed: str = ""  # how the device clock measures computation; empty: it does not
+    memory: dict[str, Tensor] = field(default_factory=dict)  # optimiser state kept between rounds
     public: Public | None = None  # for methods that need `public_windows`
 
     def generator(self, name: str) -> np.random.Generator:
-        """This client's random stream of that name in this round."""
+        """The client's random stream of this name in this round."""
         return self.streams.generator(name, self.round, self.card.id)
 
 
 @dataclass(frozen=True)
 class TrainingCost:
-    """What a device takes to train, in seconds per window."""
+    """The training time of a device, in seconds per window."""
 
-    forward: float  # the forward pass
-    group: float  # the backward pass, for every group that trains (groups.py)
+    forward: float  # of the forward pass
+    group: float  # of the backward pass, for each group that is trained (groups.py)
 
 
 class FleetView(Protocol):
@@ -212,17 +219,17 @@ class FleetView(Protocol):
     @property
     def params(self) -> State: ...  # the initial value of every path of the fleet
     @property
-    def statistics(self) -> State: ...  # the same of BatchNorm's means and variances
+    def statistics(self) -> State: ...  # the initial means and variances of BatchNorm layers
     @property
-    def streams(self) -> Streams: ...  # the server's randomness
+    def streams(self) -> Streams: ...  # the server's random streams
     @property
-    def noised(self) -> bool: ...  # what clients send arrives with the noise of privacy
-    def holders(self, path: Path) -> int: ...  # clients that own a path
-    def pace(self, card: Card) -> TrainingCost: ...  # of its device; without profiles all are alike
+    def noised(self) -> bool: ...  # messages of clients carry privacy noise
+    def holders(self, path: Path) -> int: ...  # number of clients that own a path
+    def pace(self, card: Card) -> TrainingCost: ...  # of the device; equal without device profiles
 
 
 def modality_of(path: Path) -> Modality:
-    """The modality of an encoder's path or of a method's unimodal module; empty if none."""
+    """The modality of a path of an encoder or of a unimodal module; empty for other paths."""
     first, _, rest = path.partition(".")
     return rest.partition(".")[0] if first in ("encoders", "unimodal") else ""
 
@@ -232,121 +239,128 @@ class Sent:
     """The paths that a client sends."""
 
     paths: Sequence[Path]
-    optional: Collection[Path] = ()  # those of them that a message may lack
+    optional: Collection[Path] = ()  # the paths among them that a message may lack
 
 
 class DownMessage:
-    """A `Down` derives from it if it names directions that privacy may spare."""
+    """Base class of a `Down` that restricts privacy noise to a subspace."""
 
     def subspace(self, method: Any) -> Mapping[Path, Tensor]:
-        """For tensors of an Up, by path, an orthonormal basis (rows, r) of the directions that
-        matter, known from what everybody received."""
+        """An orthonormal basis (rows, r) of the subspace that matters, for tensors of an `Up` by
+        path. It depends only on values that all clients received."""
         return {}
 
 
 @dataclass(frozen=True)
 class Mechanism:
-    """The privacy that a method's own paper describes (`privacy.mode = "paper"`)."""
+    """The privacy mechanism that a method's paper describes (`privacy.mode = "paper"`)."""
 
-    field: str  # of Up and Down: what is noised
+    field: str  # the field of Up and Down that is noised
     symbol: str  # its name in the paper
-    mend: str  # what to set where a fleet's models have nothing of it
+    mend: str  # the setting to change if the fleet's models have no such parameters
 
 
 class UpMessage:
-    """An `Up` derives from it if a well-formed message may still be one that no honest client
-    sends, or if its paper noises it."""
+    """Base class of an `Up` that no honest client may send although it is well-formed, or that has
+    a privacy mechanism of its own."""
 
     mechanism: ClassVar[Mechanism | None] = None
 
     def check(self, card: Card, method: Any) -> None:
-        """Raises CommunisError if the message cannot be true; its client is then refused."""
+        """Raises CommunisError if no honest client can send this message. The run then refuses the
+        client."""
 
     def repaired(self) -> Self:
-        """What privacy has noised, brought back to what `check` takes for true, by looking at
-        nothing but the message. A true message keeps its bits."""
+        """The noised message, projected onto what `check` accepts. It is a function of the message
+        alone, and a valid message keeps its bits."""
         return self
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a method needs of the fleet and of the exchange, with its settings as they are."""
+    """What a method with its present settings needs of the fleet and of the exchange."""
 
     raw_data: bool = False  # clients hand over their windows, and one pooled client trains
-    public_windows: bool = False  # everybody has the training windows of one client
+    public_windows: bool = False  # all clients hold the training windows of one client
     all_branches: bool = False  # clients have branches for all of the fleet's sensors, owned or not
-    same_model: bool = False  # clients share with clients of the same model only
-    exchange: bool = True  # False: nobody hears anybody; a client's aggregator hears it alone
-    # Which models of clients go together: of the same shapes; any with embeddings of one size; any.
+    same_model: bool = False  # clients are averaged only with clients of the same model
+    exchange: bool = True  # False: clients do not communicate; each has an aggregator of its own
+    # Client models that may be mixed: alike: equal shapes only; one_embedding: any models with
+    # embeddings of one size; any: any models.
     models: Literal["alike", "one_embedding", "any"] = "alike"
 
 
 class Method(Generic[S, C, D, U]):
-    """A federated method: hyper-parameters in a frozen dataclass, no state."""
+    """A federated method: a frozen dataclass of hyper-parameters without state."""
 
     @property
     def needs(self) -> Needs:
-        """What the run has to provide. It may depend on the method's settings."""
+        """The requirements that the run has to meet. They may depend on the method's settings."""
         return Needs()
 
     def equip(self, model: Model, task: Task) -> None:
-        """Adds the modules that the method needs to a model, personal ones under `private`; they
-        are initialised afterwards."""
+        """Adds the method's modules to a model, personal ones under `private`. The run initialises
+        them afterwards."""
 
     def start_server(self, fleet: FleetView) -> S:
         """The state of one aggregator before the first round."""
         raise NotImplementedError
 
     def start_client(self, client: Client) -> C:
-        """The private state of a client before its first round, from its freshly initialised
-        model."""
+        """The private state of a client before its first round. The client's model is freshly
+        initialised."""
         raise NotImplementedError
 
     def down(self, server: S, card: Card) -> D:
+        """The message from the aggregator to one client."""
         raise NotImplementedError
 
     def adopt(self, client: Client, state: C, down: D) -> C:
-        """Fills every tensor of `client.model` from what was received and what is private."""
+        """Fills every tensor of `client.model` from the received message and the private state."""
         raise NotImplementedError
 
     def local(self, client: Client, state: C, down: D) -> tuple[C, U]:
+        """Trains `client.model` and returns the new private state and the client's message."""
         raise NotImplementedError
 
     def aggregate(self, server: S, ups: Replies[U]) -> S:
+        """The state of the aggregator after the clients' messages."""
         raise NotImplementedError
 
     def sends(self, card: Card) -> Sent:
-        """The paths of every State in a client's Up: no others may be in it."""
+        """The paths that every State in a client's `Up` holds; other paths are refused."""
         return Sent([path for path in card.params if not path.startswith("private.")])
 
     def prepare(self, client: Client, state: C) -> C:
-        """Work before predictions are asked for, such as fine-tuning; nothing of it is kept."""
+        """Prepares the client for predictions, for example by fine-tuning. The run discards the
+        changes after scoring."""
         return state
 
     def predict(self, client: Client, state: C, batch: Batch) -> Tensor | Prediction:
-        """What is scored, (B, outputs); with a `Prediction`, what else is recorded."""
+        """The prediction that is scored, (B, outputs); a `Prediction` records other values too."""
         return client.model(batch).prediction
 
     def common(self, server: S) -> Mapping[str, Tensor]:
-        """What an aggregator has learned for all, such as the common model: it is compared between
-        the nodes of a graph, and with and without liars. Keys that one lacks are not compared."""
+        """The part of an aggregator's state that is meant for all clients, such as the common
+        model. The run compares it between the nodes of a graph, and with and without Byzantine
+        clients. Keys that one side lacks are not compared."""
         return {}
 
     def notes(self, server: S, node: int) -> Mapping[str, float]:
-        """What is worth writing down of an aggregator's state after a round; node: the client whose
-        it is in a graph, -1 for a server."""
+        """Diagnostics of an aggregator's state after a round. node: the aggregator's client in a
+        graph; -1 for a server."""
         return {}
 
 
 class AfterExchange(Method[S, C, D, U]):
-    """A method whose clients work once more in a round, with what the exchange brought: it derives
+    """A method whose clients compute a second time in each round, after the exchange. It derives
     from `AfterExchange[Server, Private, Down, Up]` in place of `Method[...]`."""
 
     def down_after(self, server: S, card: Card) -> D:
-        """What clients get after the exchange. What they keep of it need not be in the next
-        `down`."""
+        """The message to one client after the exchange. The next `down` need not repeat what the
+        client keeps of it."""
         return self.down(server, card)
 
     def after_exchange(self, client: Client, state: C, down: D) -> C:
-        """On the client, after `adopt`: the work itself."""
+        """The client's computation after the exchange. `adopt` has been called before."""
         raise NotImplementedError
