@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 ready := $(VENV)/.ready
+# Compiled tests are kept, whatever the environment says: to rewrite the assertions of all tests anew
+# takes every process seven seconds.
+pytest := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2
 
 .PHONY: help demo recordings check test test-fast assault docs reference schema bench lock clean
 
@@ -32,10 +35,10 @@ recordings: $(ready) ## fetch the smartwatch recordings, once
 	$(BIN)/communis data fetch watch
 
 test: check recordings ## everything that CI runs: the checks and all tests
-	$(BIN)/python -m pytest -n 2 -m "" --need-recordings
+	$(pytest) -m "" --need-recordings
 
 test-fast: $(ready) ## the tests that are not marked slow (a minute)
-	$(BIN)/python -m pytest -n 2
+	$(pytest)
 
 assault: $(ready) ## faults on purpose for MINUTES (60): cuts, kills, workers, damage, messages, configurations, files, archives, pages
 	$(BIN)/python -m tests.faults.assault --minutes $(or $(MINUTES),60)

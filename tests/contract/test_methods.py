@@ -69,6 +69,7 @@ def test_frozen_and_documented(name: str) -> None:
     assert "Deviation" in text
 
 
+@pytest.mark.slow
 def test_same_seed_same_bits(name: str) -> None:
     assert numbers(finished(name)) == expected(name)
 

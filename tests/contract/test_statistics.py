@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from communis.methods.parts.sharing import is_statistic
 from tests.contract.abilities import AVERAGING, SENDING, SHARING, abilities, offered
 from tests.contract.test_methods import assert_finite, finished, numbers
 from tests.fleets import make, mixed_fleet
-from tests.unit.methods.tiny import play
+from tests.unit.methods.tiny import Game, play
 
 PLAN = Plan(rounds=3, workers=1, participation=0.7, eval_every=0)
 # The rate of a server must not touch statistics; with a moving average they would move slowly.
@@ -28,6 +29,18 @@ def make_average(name: str) -> Any:
     return make(name, buffers="average", **offered(name, **STEPS))
 
 
+@cache
+def averaged(name: str) -> Game:
+    """A round of the method in which statistics are averaged, played once for all tests of it."""
+    return play(mixed_fleet(), make_average(name))
+
+
+@cache
+def plain(name: str) -> Game:
+    """A round of the method with its defaults, played once for all tests of it."""
+    return play(mixed_fleet(), make(name))
+
+
 def told(payload: Any) -> dict[str, Tensor]:
     """The statistics in a payload, by path; control variates are none."""
     found = {key: t for key, t in flatten(payload).items() if is_statistic(key)}
@@ -36,7 +49,7 @@ def told(payload: Any) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("name", SENDING)
 def test_who_sends_parameters_is_who_shares_a_model(name: str) -> None:
-    game = play(mixed_fleet(), make(name))
+    game = plain(name)
     sent = {key.partition("/")[2] for up in game.ups[0].values() for key in flatten(up)}
     assert bool(sent & set(game.bound.params)) == abilities(name).shares
 
@@ -44,7 +57,7 @@ def test_who_sends_parameters_is_who_shares_a_model(name: str) -> None:
 @pytest.mark.parametrize("name", AVERAGING)
 def test_means_and_variances_travel_and_counters_do_not(name: str) -> None:
     """Those of all shared layers that the client has, both ways; nothing private, no counter."""
-    game = play(mixed_fleet(), make_average(name))
+    game = averaged(name)
     for i, up in game.ups[0].items():
         card = game.bound.cards[i]
         expected = game.method.statistics(card)
@@ -57,7 +70,7 @@ def test_means_and_variances_travel_and_counters_do_not(name: str) -> None:
 @pytest.mark.parametrize("name", AVERAGING)
 def test_the_common_statistics_are_a_mean_of_the_clients(name: str) -> None:
     """Whatever a method does to parameters: adaptive steps, normalised ones, a server's rate."""
-    game = play(mixed_fleet(), make_average(name))
+    game = averaged(name)
     server, begun = told(game.server), game.bound.statistics
     own = {i: buffers(game.states[i]) for i in game.ups[0]}
     assert sorted(server) == sorted(game.method.statistics(game.bound))
@@ -77,7 +90,7 @@ def buffers(state: Any) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("name", AVERAGING)
 def test_clients_predict_with_what_came_down(name: str) -> None:
-    game = play(mixed_fleet(), make_average(name))
+    game = averaged(name)
     for i in range(5):
         client, state, down = game.receive(i, 2)
         weights = weights_of(client)
@@ -91,7 +104,7 @@ def test_clients_predict_with_what_came_down(name: str) -> None:
 
 @pytest.mark.parametrize("name", SHARING)
 def test_by_default_they_stay(name: str) -> None:
-    game = play(mixed_fleet(), make(name))
+    game = plain(name)
     assert not told(game.server)
     assert not any(told(up) for up in game.ups[0].values())
 

@@ -236,6 +236,7 @@ def stated(folder: Path) -> object:
     return json.dumps([found.fleet, found.privacy, found.environment, str(found.records)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["fleet.json", "privacy.json", "environment.json", "records.jsonl"]
 )
@@ -362,6 +363,7 @@ def in_use(folder: Path) -> Iterator[None]:
         other.stdin.close()
 
 
+@pytest.mark.slow
 def test_a_folder_in_use_is_not_removed(tmp_path: Path) -> None:
     """Nor are those of the same comparison that nobody uses."""
     methods = ["fedavg", "local"]

@@ -113,6 +113,7 @@ def renamed(data: bytes, *names: str) -> bytes:
     return wire.encode(wire.load(data) | {name: torch.zeros(1) for name in names}).data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["none", "local"])
 def test_names_that_a_client_makes_up_do_not_reach_the_account(mode: str, tmp_path: Path) -> None:
     """However many and whatever they are: what reads the folder afterwards works."""

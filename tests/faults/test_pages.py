@@ -380,6 +380,7 @@ def test_every_payload_in_every_name_at_once(payload: str, clean: Page, tmp_path
     assert text.count(payload) > 10
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such names of folders")
 @pytest.mark.parametrize("payload", [p for p in PAYLOADS if "/" not in p])
 def test_names_of_folders_are_shown_as_text(payload: str, clean: Page, tmp_path: Path) -> None:

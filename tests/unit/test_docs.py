@@ -43,7 +43,7 @@ WALKED = (
     "docs/start/own-data.md",
     "docs/start/own-method.md",
 )
-SLOW = ("docs/start/first-run.md", "docs/start/own-method.md")
+SLOW = ("docs/start/first-run.md", "docs/start/own-data.md", "docs/start/own-method.md")
 # Programs whose lines are not run, with the reason. Lines of `communis` on pages that are not
 # walked are checked: the command, its options, presets, methods, cells and settings.
 NOT_RUN = {
@@ -169,15 +169,15 @@ def test_commands_are_valid(block: Block, tmp_path: Path) -> None:
         if other.page == block.page and other.file:
             (tmp_path / other.file).write_text(other.text, "utf-8")
     for words in block.commands():
-        program = words[0]
-        if program == "communis":
+        called = words[0]
+        if called == "communis":
             check(words[1:], block.name, tmp_path)
-        elif program == "make":
+        elif called == "make":
             assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
-        elif program == "python" and words[1] != "-m":
+        elif called == "python" and words[1] != "-m":
             assert (ROOT / words[1]).exists(), f"{block.name}: {words[1]}"
         else:
-            assert program in NOT_RUN, f"{block.name}: {program} is neither run nor excused"
+            assert called in NOT_RUN, f"{block.name}: {called} is neither run nor excused"
 
 
 def check(arguments: list[str], where: str, folder: Path) -> None:
@@ -200,9 +200,15 @@ def check(arguments: list[str], where: str, folder: Path) -> None:
             assert pick(found, cell, source)
 
 
+@cache
+def program() -> click.Command:
+    """The command line, built once: building it takes longer than parsing a line with it."""
+    return typer.main.get_command(app)
+
+
 def parsed(arguments: list[str]) -> tuple[click.Command, click.Context]:
     """The command that the arguments call, with its own arguments parsed; nothing is run."""
-    command: click.Command = typer.main.get_command(app)
+    command = program()
     if arguments == ["--version"]:
         return command, click.Context(command)
     context = command.make_context("communis", list(arguments))

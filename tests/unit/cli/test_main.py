@@ -59,6 +59,7 @@ def test_run_does_not_overwrite(
     assert "communis resume" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_compare_continues_and_refuses_other_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,6 +77,7 @@ def test_compare_continues_and_refuses_other_settings(
     assert call(monkeypatch, *arguments, "--set", "method.lr=0.2", "--fresh", "--quiet") == 0
 
 
+@pytest.mark.slow
 def test_compare_does_not_mix_results_of_devices_that_have_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,6 +161,7 @@ def test_methods_of_one_seed_are_paired(tmp_path: Path, monkeypatch: pytest.Monk
     assert [r.scores for r in one.records] == [r.scores for r in two.records]
 
 
+@pytest.mark.slow
 def test_an_interrupted_comparison_is_resumed_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,6 +350,7 @@ def labels(home: Path) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_compare_runs_every_cell_and_continues(
     experiment: str,
     fleets: list[tuple[int, str]],
@@ -485,6 +489,7 @@ def test_what_is_done_counts_as_progress(
     assert begun == [(f"all/steady, {m}, seed {s}", 1 - s) for s in (0, 1) for m in METHODS]
 
 
+@pytest.mark.slow
 def test_the_files_metric_is_judged_by_unless_another_is_named(
     experiment: str,
     tmp_path: Path,
@@ -527,6 +532,7 @@ def test_a_refusal_leaves_no_claim_on_the_folder(
     assert "and 1 more</h1>" in page.read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_report_says_what_compare_says(
     experiment: str,
     tmp_path: Path,
@@ -594,6 +600,7 @@ def test_the_round_that_counts_is_passed_on(
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["select"] == "client"
 
 
+@pytest.mark.slow
 def test_the_target_is_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -620,6 +627,7 @@ def test_the_target_is_passed_on(
     assert "to accuracy 0.1" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT to a process")
 def test_ctrl_c_saves_and_resume_ends_with_the_same_numbers(tmp_path: Path) -> None:
     settings = ["--set", "data.windows=60", "--set", "run.rounds=12", "--set", "run.eval_every=1"]

@@ -43,6 +43,7 @@ def events(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+@pytest.mark.slow
 def test_invert_prints_a_table_and_writes_a_page(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     quick = ("invert", "--samples", "1", "--restarts", "1", "--iterations", "2")

@@ -132,6 +132,7 @@ def ways(name: str) -> tuple[tuple[str, ...]]:
     return (tuple(way for way in ("mean", "sum", "classwise", "each") if f"ups.{way}(" in source),)
 
 
+@pytest.mark.slow
 @pairwise({"name": SENDING, "rule": RULES}, {"name": ways})
 def test_every_way_to_aggregate_takes_every_rule(name: str, rule: Any) -> None:
     plan = Plan(rounds=1, workers=1, eval_every=0)

@@ -65,6 +65,7 @@ def test_what_is_there_is_not_fetched_again_unless_it_is_damaged(
     assert "nothing was fetched" in fetch("set", about, into).text
 
 
+@pytest.mark.slow
 def test_two_processes_at_once(about: About, tmp_path: Path) -> None:
     into = tmp_path / "set"
     with ThreadPoolExecutor(2) as pool:

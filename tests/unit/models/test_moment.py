@@ -139,6 +139,7 @@ def test_windows_are_encoded_as_by_moment_itself(shape: Shape, steps: int, tmp_p
     torch.testing.assert_close(features, padded(folder, x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @needs_extra
 def test_long_short_and_constant_windows(tmp_path: Path) -> None:
     encoder = Moment(1, 1024, str(published(tmp_path / "weights"))).eval()

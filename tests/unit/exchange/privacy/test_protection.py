@@ -128,6 +128,7 @@ def test_a_budget_is_spread_over_the_rounds_that_a_client_is_drawn_for(
     assert account(run)["share"] == 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [{"cohort": 2}, {"cohort": 9}, {"participation": 0.5}])
 @pytest.mark.parametrize(
     "config",

@@ -62,6 +62,7 @@ def test_a_window_is_seen_unless_everything_is_noised() -> None:
             assert 0 <= float(x.min()) <= float(x.max()) <= 1
 
 
+@pytest.mark.slow
 def test_the_gate_can_be_differentiated_twice() -> None:
     scene = scenes.movements(1, STREAMS, scenes.TINY, steps=8)
     observed = gradient(scene.model, scene.task, scene.batches[0])
