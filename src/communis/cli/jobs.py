@@ -178,7 +178,10 @@ def refuse_mixed(jobs: Sequence[Job]) -> None:
     if all(job.finished for job in jobs):
         return
     for job in jobs:
-        if job.done and read(job.folder).fleet.get("brought", {}) != job.config.fleet.brought():
+        if (
+            job.done
+            and read(job.folder).fleet.get("brought", {}) != job.config.fleet.external_files()
+        ):
             raise CommunisError(
                 f"{job.folder} holds results with other device profiles or pretrained weights than "
                 "are in these files now, or from before these were kept: choose another --name, or "

@@ -1,1 +1,1 @@
-"""Who learns: clients with their windows, sensors, models and devices."""
+"""The fleet: clients with their windows, sensors, models and devices."""

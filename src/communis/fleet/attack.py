@@ -1,7 +1,8 @@
-"""Attacks: clients that lie, knowingly or because a sensor is broken.
+"""Attacks: clients that send false messages, on purpose or because a sensor is broken.
 
-Message attacks change what a client sends, data attacks what it learns from; otherwise attackers
-train as everybody does. Every draw comes from the client's streams, so a run can be repeated.
+Message attacks change what a client sends, data attacks change what it trains on; otherwise
+attackers train like all clients. Every draw comes from the client's streams, so a run can be
+repeated.
 """
 
 from __future__ import annotations
@@ -34,28 +35,30 @@ Kind = Literal[
     "stuck_sensor",
     "axis_flip",
 ]
-SCALES = {"gaussian": 10.0, "sign_flip": 5.0, "shift": 10.0}  # where none is given
+SCALES = {"gaussian": 10.0, "sign_flip": 5.0, "shift": 10.0}  # defaults
 OF_MESSAGES = (*SCALES, "replay")
 OF_SENSORS = ("stuck_sensor", "axis_flip")
 
 
 @dataclass(frozen=True)
 class Attack:
-    """Who lies, how and from when; as it stands, nobody does."""
+    """The attackers, the kind of attack and its first round; by default there are none."""
 
     kind: Kind = "none"
     attackers: tuple[int, ...] = ()  # sorted
-    scale: float = 0.0  # 0: what suits the kind
+    scale: float = 0.0  # 0: the default of the kind
     start: int = 1  # the first round in which they attack
-    modality: Modality = ""  # whose sensor is broken; empty: all that an attacker has
+    modality: Modality = ""  # modality of the broken sensor; empty: all that an attacker has
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise CommunisError(f"no kind {self.kind!r}; there are {', '.join(get_args(Kind))}")
         if not 0 <= self.scale < math.inf:
-            raise CommunisError(f"scale must be 0 (what suits the kind) or more, got {self.scale}")
+            raise CommunisError(
+                f"scale must be 0 (the default of the kind) or more, got {self.scale}"
+            )
         if self.start < 1:
-            raise CommunisError(f"start is a round, the first being 1, got {self.start}")
+            raise CommunisError(f"start must be a round, and the first is 1, got {self.start}")
         if self.scale and self.kind not in ("none", *SCALES):
             raise CommunisError(
                 f"kind = {self.kind!r} has no scale, got {self.scale}: leave it out, or choose "
@@ -63,18 +66,19 @@ class Attack:
             )
         if self.modality and self.kind not in ("none", *OF_SENSORS):
             raise CommunisError(
-                f"kind = {self.kind!r} is of no sensor, got modality = {self.modality!r}: leave "
+                f"kind = {self.kind!r} attacks no sensor, got modality = {self.modality!r}: leave "
                 f"it out, or choose {', '.join(OF_SENSORS)}"
             )
-        set_field = object.__setattr__  # what was left out becomes what suits the kind
+        set_field = object.__setattr__
         set_field(self, "attackers", tuple(sorted(set(self.attackers))))
         set_field(self, "scale", self.scale or SCALES.get(self.kind, 0.0))
 
     def check(self, suites: Sequence[tuple[Modality, ...]], task: Task) -> None:
-        """Refuses what cannot be attacked in a fleet of clients with these sensors and task."""
+        """Raises an error if the attack is impossible in a fleet with these sensors and task."""
         if self.attackers and self.attackers[-1] >= len(suites):
             raise CommunisError(
-                f"[attack] client {self.attackers[-1]} is to attack, but there are {len(suites)}"
+                f"[attack] client {self.attackers[-1]} is an attacker, but the fleet has "
+                f"{len(suites)} clients"
             )
         sensors = sorted({m for suite in suites for m in suite})
         if self.modality and self.modality not in sensors:
@@ -86,24 +90,29 @@ class Attack:
             log.warning("no attacker has %s: the attack does nothing", self.modality)
         if self.kind == "label_flip" and not 0 < task.classes == task.outputs:
             raise CommunisError(
-                '[attack] kind = "label_flip" needs a task with classes and nothing else, got '
+                '[attack] kind = "label_flip" needs a task with classes only, got '
                 f"{type(task).__name__}: choose another kind"
             )
 
     def attacks(self, client: int, round: int) -> bool:
+        """Whether the client attacks in this round."""
         return self.kind != "none" and round >= self.start and client in self.attackers
 
     def spoiled(self, client: Client) -> Client:
-        """The client with the data that it learns from; itself if nothing is wrong with them."""
+        """Returns the client with attacked data, or itself if the attack leaves its data alone."""
         if not self.attacks(client.card.id, client.round):
             return client
         if self.kind == "label_flip":
             return replace(client, train=Mislabelled(client.train, client.task.classes))
-        shown = self._shown(client) if self.kind in OF_SENSORS else {}
-        if not shown:
+        changes = self._changes(client) if self.kind in OF_SENSORS else {}
+        if not changes:
             return client
-        train, val, test = (Missensed(x, shown) for x in (client.train, client.val, client.test))
-        return replace(client, train=train, val=val, test=test)
+        return replace(
+            client,
+            train=Missensed(client.train, changes),
+            val=Missensed(client.val, changes),
+            test=Missensed(client.test, changes),
+        )
 
     def message(
         self,
@@ -112,40 +121,45 @@ class Attack:
         down: Mapping[str, Tensor],
         first: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
-        """What the client sends instead of `up`. Where `down` has a tensor of the same name and
-        shape, the change since then is attacked, else the value itself.
-        first: the first that it made as an attacker; empty: this one."""
+        """Returns what the client sends instead of `up`. If `down` has a tensor of the same name
+        and shape, the change since then is attacked, otherwise the value itself.
+
+        first: the first message that the client made as an attacker; empty: this one.
+        """
         if self.kind not in OF_MESSAGES or not self.attacks(client.card.id, client.round):
             return up
         if self.kind == "replay":  # as a whole: rows, counts and masks belong together
             return dict(first or up)
-        rng, sent = client.generator("attack"), dict(up)
+        rng = client.generator("attack")
+        sent = dict(up)
         for name, honest in up.items():
             if _is_content(honest):
-                known = name in down and down[name].shape == honest.shape
-                base = (
-                    (down[name] if known else torch.zeros_like(honest)).to(honest.device).double()
-                )
-                lie = base + self._lie(name, honest.double() - base, client.streams, rng)
-                most = torch.finfo(honest.dtype).max  # Inf would be refused, as would be
-                least = 0.0 if name.endswith("running_var") else -most  # a variance below zero
-                sent[name] = lie.clamp(least, most).to(honest.dtype)
+                received = name in down and down[name].shape == honest.shape
+                base = down[name] if received else torch.zeros_like(honest)
+                base = base.to(honest.device).double()
+                false = base + self._falsified(name, honest.double() - base, client.streams, rng)
+                # The server refuses infinite values and negative variances.
+                most = torch.finfo(honest.dtype).max
+                least = 0.0 if name.endswith("running_var") else -most
+                sent[name] = false.clamp(least, most).to(honest.dtype)
         return sent
 
-    def _lie(self, name: str, truth: Tensor, streams: Streams, rng: np.random.Generator) -> Tensor:
-        """What stands for `truth` (..., d). A row of zeros says nothing, such as that of a class
-        that the client does not have: it stays, and does not count in the size of the rest."""
+    def _falsified(
+        self, name: str, honest: Tensor, streams: Streams, rng: np.random.Generator
+    ) -> Tensor:
+        """Returns the false value for `honest` (..., d). A row of zeros has no content, such as the
+        row of a class that the client lacks: it stays, and does not count in the size."""
         if self.kind == "sign_flip":
-            return -self.scale * truth
-        spoken = (truth != 0).any(-1, keepdim=True).expand_as(truth)
-        size = self.scale * (truth.square().sum() / spoken.sum().clamp_min(1)).sqrt()
+            return -self.scale * honest
+        content = (honest != 0).any(-1, keepdim=True).expand_as(honest)
+        size = self.scale * (honest.square().sum() / content.sum().clamp_min(1)).sqrt()
         if self.kind == "gaussian":
-            noise = torch.from_numpy(rng.standard_normal(tuple(truth.shape))).to(truth)
-            return size * noise * spoken
-        return truth + size * common(name, truth.shape[-1], streams).to(truth) * spoken
+            noise = torch.from_numpy(rng.standard_normal(tuple(honest.shape))).to(honest)
+            return size * noise * content
+        return honest + size * common(name, honest.shape[-1], streams).to(honest) * content
 
-    def _shown(self, client: Client) -> dict[Modality, Change]:
-        """What becomes of the windows of each sensor that is broken."""
+    def _changes(self, client: Client) -> dict[Modality, Change]:
+        """Returns the change of the windows of each broken sensor."""
         broken = [m for m in client.card.modalities if self.modality in ("", m)]
         if self.kind == "axis_flip":
             return dict.fromkeys(broken, half_turn)
@@ -155,57 +169,58 @@ class Attack:
 
 @dataclass(frozen=True)
 class AttackConfig:
-    """Who lies, how and from when: the `[attack]` table."""
+    """The `[attack]` table: the attackers, the kind of attack and its first round."""
 
-    kind: Kind = "none"
-    count: int = 0  # so many attackers, drawn by seed: those of a smaller count are among them
-    clients: tuple[int, ...] = ()  # or these
-    scale: float = 0.0  # how far messages are off; 0: gaussian 10, sign_flip 5, shift 10
+    kind: Kind = "none"  # kind of attack: on messages (gaussian, sign_flip, shift, replay), on
+    # labels (label_flip), or on sensors (stuck_sensor, axis_flip)
+    count: int = 0  # number of attackers, drawn by seed; a larger count adds to those of a smaller
+    clients: tuple[int, ...] = ()  # ids of the attackers, instead of a count
+    scale: float = 0.0  # strength of message attacks; 0: gaussian 10, sign_flip 5, shift 10
     start: int = 1  # the first round in which they attack
-    modality: str = ""  # whose sensor is broken (stuck_sensor, axis_flip); empty: all
+    modality: str = ""  # modality of the broken sensor (stuck_sensor, axis_flip); empty: all
 
     def __post_init__(self) -> None:
-        self._by(())  # refuses what cannot be
+        self._by(())  # raises an error for impossible settings
         if self.count and self.clients:
-            raise CommunisError("count and clients each say who attacks: give one")
+            raise CommunisError("count and clients each define the attackers: give only one")
         if self.count < 0:
             raise CommunisError(f"count must be 0 or more, got {self.count}")
 
     def make(self, clients: int, streams: Streams) -> Attack:
-        """The attack on a fleet of so many clients."""
+        """Returns the attack on a fleet of `clients` clients."""
         unknown = [i for i in self.clients if not 0 <= i < clients]
         if unknown:
             raise CommunisError(
                 f"[attack] clients names {unknown}, but the fleet has clients 0 to {clients - 1}"
             )
-        many = len(set(self.clients)) or self.count
-        if many and many >= clients:
+        number = len(set(self.clients)) or self.count
+        if number and number >= clients:
             raise CommunisError(
-                f"[attack] {many} attackers in a fleet of {clients}: at least one client must be "
+                f"[attack] {number} attackers in a fleet of {clients}: at least one client must be "
                 f"honest, so give at most {clients - 1}"
             )
-        if self.kind == "none" or not many:
+        if self.kind == "none" or not number:
             return Attack()
-        if 2 * many >= clients:
+        if 2 * number >= clients:
             log.warning(
-                "%d of %d clients attack: no rule can help against half or more", many, clients
+                "%d of %d clients attack: no rule can help against half or more", number, clients
             )
         order = streams.generator("attackers").permutation(clients)
-        return self._by(self.clients or tuple(order[:many].tolist()))
+        return self._by(self.clients or tuple(order[:number].tolist()))
 
     def _by(self, attackers: tuple[int, ...]) -> Attack:
         return Attack(self.kind, attackers, self.scale, self.start, self.modality)
 
 
 def common(name: str, size: int, streams: Streams) -> Tensor:
-    """(size,) of root mean square 1: where all colluders push the rows of the tensor `name`, in
-    every round."""
+    """Returns a (size,) direction of root mean square 1, in which all colluders shift the rows of
+    the tensor `name` in every round."""
     draw = streams.generator("collusion", zlib.crc32(name.encode()), size).standard_normal(size)
     return torch.from_numpy(draw / np.sqrt(np.square(draw).mean()))
 
 
 def _is_content(tensor: Tensor) -> bool:
-    """Whether a lie could pass: not in single numbers, counts and masks, which are checked."""
+    """Whether a tensor can be falsified unnoticed. The server checks scalars, counts and masks."""
     return tensor.is_floating_point() and tensor.ndim > 0 and bool((tensor % 1 != 0).any())
 
 
@@ -213,8 +228,8 @@ Change = Callable[[Tensor], Tensor]  # of windows (B, channels, ...)
 
 
 def half_turn(x: Tensor) -> Tensor:
-    """Windows of a device worn the wrong way round, turned by 180 degrees about its third axis: the
-    first two of every three channels change sign. Of channels that are no triples, the first."""
+    """Returns the windows of a device turned by 180 degrees about its third axis: the first two of
+    every three channels change sign. If the channels are not triples, only the first does."""
     signs = x.new_ones(x.shape[1])
     if len(signs) % 3 == 0:
         signs[0::3] = signs[1::3] = -1
@@ -224,12 +239,13 @@ def half_turn(x: Tensor) -> Tensor:
 
 
 def stuck_at(value: Tensor) -> Change:
-    """Windows in which every channel shows its value of (channels,) all the time."""
+    """Returns a change after which every channel constantly has its value of (channels,)."""
     return lambda x: _along_channels(value, x).expand_as(x)
 
 
 def first_value(samples: Samples, modality: Modality) -> Tensor | None:
-    """(channels,): the first value of every channel in the first window that has the modality."""
+    """Returns (channels,): the first value of every channel in the first window that has the
+    modality; None if no window has it."""
     for indices in torch.split(torch.arange(len(samples)), 16):
         batch = samples.batch(indices)
         there = batch.inputs[modality][batch.present[modality]]
@@ -244,7 +260,7 @@ def _along_channels(values: Tensor, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Spoiled:
-    """Samples as an attacker has them: changed batch by batch, so that nothing is copied."""
+    """Samples of an attacker, changed batch by batch, so that nothing is copied."""
 
     samples: Samples
 
@@ -258,7 +274,7 @@ class _Spoiled:
 
 @dataclass(frozen=True)
 class Mislabelled(_Spoiled):
-    """Class y is called classes - 1 - y."""
+    """Samples in which class y is labelled classes - 1 - y."""
 
     classes: int
 
@@ -273,9 +289,9 @@ class Mislabelled(_Spoiled):
 
 @dataclass(frozen=True)
 class Missensed(_Spoiled):
-    """Sensors show something else; windows that lack one still do."""
+    """Samples with changed sensor values; a window that lacks a modality still lacks it."""
 
-    shown: Mapping[Modality, Change]
+    changes: Mapping[Modality, Change]
 
     @property
     def target(self) -> Tensor:
@@ -284,7 +300,7 @@ class Missensed(_Spoiled):
     def batch(self, indices: Tensor) -> Batch:
         batch = self.samples.batch(indices)
         inputs = dict(batch.inputs)
-        for m, change in self.shown.items():
+        for m, change in self.changes.items():
             x = inputs[m]
             there = batch.present[m].view(-1, *(1,) * (x.ndim - 1))
             inputs[m] = torch.where(there, change(x), x)

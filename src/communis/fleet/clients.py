@@ -1,4 +1,4 @@
-"""A fleet at work with one method: cards for the server, clients when they are needed."""
+"""The clients of a fleet under one method: cards for the server, and clients on demand."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from communis.core.groups import groups
 from communis.core.samples import joined
 from communis.core.state import State
 from communis.core.streams import Streams
-from communis.fleet.device import Clock, Whole, of_fleet
-from communis.fleet.external_files import brought
+from communis.fleet.device import Clock, FullModel, of_fleet
+from communis.fleet.external_files import external_files
 from communis.fleet.fleet import AnyMethod, Fleet, Splits
 from communis.fleet.public import public_client
 from communis.models.flops import Cost, Meter, forward_flops
@@ -33,22 +33,22 @@ CACHE_BYTES = 32 << 20  # materialised windows kept per process
 
 @dataclass(frozen=True)
 class _Kit:
-    """What the clients of one architecture, sensor suite and detail have in common."""
+    """The model shared by all clients of one architecture, sensor suite and detail."""
 
-    model: Model  # scratch
+    model: Model  # scratch: its parameters are overwritten for each client
     initial: State  # parameters and buffers before the first round
     shapes: dict[str, tuple[int, ...]]
     statistics: dict[str, tuple[int, ...]]
     sizes: dict[str, int]
     name: str
-    groups: int  # of the bare architecture, without what the method adds in `equip`
+    groups: int  # of the architecture alone, without what the method adds in `equip`
 
 
 class FleetClients:
-    """A fleet at work with one method: what the server may see (cards, initial parameters) and the
-    clients themselves."""
+    """The clients of a fleet under one method: what the server may see (cards, initial parameters)
+    and the clients themselves."""
 
-    noised = False  # privacy is the run's; see privacy/protection.py
+    noised = False  # the run adds privacy; see exchange/privacy
 
     def __init__(self, fleet: Fleet, method: AnyMethod, device: str = "cpu") -> None:
         self.fleet = fleet
@@ -60,11 +60,11 @@ class FleetClients:
         self._costs: dict[Model, Cost] = {}
 
     def __reduce__(self) -> tuple[type[FleetClients], tuple[Fleet, AnyMethod, str]]:
-        """A process that does not share this one's memory builds its own models."""
+        """Pickles without models: a process with its own memory builds them again."""
         return FleetClients, (self.fleet, self.method, str(self.device))
 
     def on(self, device: str) -> FleetClients:
-        """The same clients with models on another device."""
+        """Returns the same clients with models on another device."""
         same = self.device == torch.device(device)
         return self if same else FleetClients(self.fleet, self.method, device)
 
@@ -78,7 +78,7 @@ class FleetClients:
 
     @cached_property
     def trainers(self) -> Sequence[int]:
-        """Clients that may be sampled: those with training windows, or the pooled one alone."""
+        """The clients that may be sampled: those with training windows, or only the pooled one."""
         if self.fleet.pooled:
             return (len(self.fleet),)
         return tuple(card.id for card in self.cards if card.samples)
@@ -99,34 +99,36 @@ class FleetClients:
 
     @cached_property
     def params(self) -> State:
-        """The initial value of every path that some client owns. An error where clients disagree on
-        a path's shape."""
-        found: dict[str, torch.Tensor] = {}
-        own = {id(kit): kit for kit in (self._kit(card.id) for card in self.cards)}
-        for kit in own.values():  # not those of `whole`, which nobody has
+        """The initial value of every path that some client owns. Raises an error if clients have
+        different shapes for one path."""
+        initial: dict[str, torch.Tensor] = {}
+        kits = [self._kit(card.id) for card in self.cards]
+        distinct = {id(kit): kit for kit in kits}
+        for kit in distinct.values():  # without those of `whole`, which no client has
             for path in kit.shapes:
-                if path in found:
-                    shape = tuple(found[path].shape)
+                if path in initial:
+                    shape = tuple(initial[path].shape)
                     requirements.same_shapes(self.method, path, shape, kit.shapes[path])
-                found[path] = kit.initial[path]
-        return State({path: found[path] for path in sorted(found)})
+                initial[path] = kit.initial[path]
+        return State({path: initial[path] for path in sorted(initial)})
 
     @cached_property
     def statistics(self) -> State:
         """The initial value of every statistic that some client has."""
-        found: dict[str, torch.Tensor] = {}
-        for kit in (self._kit(card.id) for card in self.cards):
-            found |= kit.initial.pick(kit.statistics)
-        return State({path: found[path] for path in sorted(found)})
+        initial: dict[str, torch.Tensor] = {}
+        for card in self.cards:
+            kit = self._kit(card.id)
+            initial |= kit.initial.pick(kit.statistics)
+        return State({path: initial[path] for path in sorted(initial)})
 
     def describe(self) -> dict[str, Any]:
-        """What a run's folder keeps of the fleet."""
+        """Returns the description of the fleet that a run's folder keeps."""
         coarse = self.fleet.coarse
         return {
             "labels": list(self.fleet.windows.labels),
             "notes": list(self.fleet.windows.notes),
             "pooled": self.fleet.pooled,
-            "brought": brought(self.fleet.devices, self.fleet.profiles, self.fleet.models),
+            "brought": external_files(self.fleet.devices, self.fleet.profiles, self.fleet.models),
             "attackers": list(self.fleet.attack.attackers),
             "public": public_client(self.fleet) if self.method.needs.public_windows else None,
             "clients": [
@@ -146,33 +148,34 @@ class FleetClients:
         }
 
     def holders(self, path: str) -> int:
-        """How many of the clients that train own a path."""
+        """Returns the number of trainers that own a path."""
         return sum(path in self.cards[i].params for i in self.trainers)
 
     @cached_property
     def clock(self) -> Clock | None:
-        """What time it is on the clients' devices; None where these are not known, and where
-        clients hand over their data instead of training."""
+        """The clock of the clients' devices; None if the devices are not known, or if one pooled
+        client trains for all."""
         profiles = of_fleet(self.fleet.devices, self.fleet.profiles)
         if not profiles or self.fleet.pooled:
             return None
         shapes = self.fleet.shapes(len(self.fleet))
         kits = {card.model: self._kit(card.id, whole=True) for card in self.cards}
         models = {
-            name: Whole(forward_flops(kit.model, shapes), kit.groups) for name, kit in kits.items()
+            name: FullModel(forward_flops(kit.model, shapes), kit.groups)
+            for name, kit in kits.items()
         }
         return Clock(self.fleet.clock, profiles, models)
 
     def pace(self, card: Card) -> TrainingCost:
-        """How fast a client's device trains. Without profiles all are alike: time is counted in
-        forward passes of the whole model."""
+        """Returns the time that a client's device needs to train. Without profiles all devices are
+        equal: time is counted in forward passes of the model with all sensors."""
         if self.clock is None:
             return TrainingCost(1.0, 2.0 / self._kit(card.id, whole=True).groups)
         cost = self._cost(card) if self.fleet.clock.mode == "exact" else Cost(0.0, 0.0)
         return self.clock.pace(card.device, cost, self._kit(card.id).groups, card.model)
 
     def _cost(self, card: Card) -> Cost:
-        """FLOPs per window of training all that the client owns."""
+        """Returns the FLOPs per window of training all parameters of the client."""
         model = self._kit(card.id).model
         if model not in self._costs:
             client = self.client(card.id, 0, fresh=True)
@@ -186,7 +189,8 @@ class FleetClients:
         return self._costs[model]
 
     def client(self, id: int, round: int, fresh: bool = False) -> Client:
-        """The client, with a scratch model; `fresh`: holding its initial parameters and buffers."""
+        """Returns the client with a scratch model. `fresh`: the model holds its initial parameters
+        and buffers."""
         kit = self._kit(id)
         if fresh:
             kit.initial.load_into(kit.model)
@@ -207,10 +211,10 @@ class FleetClients:
         return Public(owner, self._splits(owner)[0])
 
     def whole(self, id: int) -> Card:
-        """The card that the client would have, had it all of the fleet's sensors."""
-        own, kit = self.cards[id], self._kit(id, whole=True)
+        """Returns the card that the client would have with all of the fleet's sensors."""
+        kit = self._kit(id, whole=True)
         return replace(
-            own,
+            self.cards[id],
             modalities=self.fleet.union,
             params=kit.shapes,
             sizes=kit.sizes,
@@ -218,8 +222,8 @@ class FleetClients:
         )
 
     def whole_client(self, id: int, round: int) -> Client:
-        """The client as it would be, had it all of the fleet's sensors: what only a simulation can
-        look at. Its model holds the initial parameters."""
+        """Returns the client as it would be with all of the fleet's sensors, which only a
+        simulation can provide. Its model holds the initial parameters."""
         kit = self._kit(id, whole=True)
         kit.initial.load_into(kit.model)
         train, val, test = (x.to(self.device) for x in self.fleet.samples(id, whole=True))
@@ -245,7 +249,8 @@ class FleetClients:
 
     def _architecture(self, id: int) -> Architecture:
         models = self.fleet.models
-        chosen = models[id] if 1 < len(models) > id else models[0]
+        one_each = len(models) > 1 and id < len(models)  # the pooled client has the first model
+        chosen = models[id] if one_each else models[0]
         return chosen if isinstance(chosen, Architecture) else architecture(chosen)
 
     def _kit(self, id: int, whole: bool = False) -> _Kit:
@@ -274,7 +279,7 @@ class FleetClients:
             }
             paths = {path: tuple(p.shape) for path, p in model.by_path[0].items()}
             buffers = model.by_path[1].items()
-            # Counters are whole numbers that nothing depends on: they stay with their client.
+            # Integer counters affect no output, so they stay with their client.
             statistics = {path: tuple(t.shape) for path, t in buffers if t.is_floating_point()}
             self._kits[key] = _Kit(
                 model,
@@ -289,12 +294,12 @@ class FleetClients:
 
     def _splits(self, id: int) -> Splits:
         if id not in self._cache:
-            everybody = self.fleet.pooled and id == len(self.fleet)
-            found = self.fleet.all_samples() if everybody else self.fleet.samples(id)
+            is_pooled = self.fleet.pooled and id == len(self.fleet)
+            splits = self.fleet.all_samples() if is_pooled else self.fleet.samples(id)
             if self.method.needs.all_branches:
-                train, val, test = (joined([samples], self._nothing) for samples in found)
-                found = train, val, test
-            train, val, test = (samples.to(self.device) for samples in found)
+                train, val, test = (joined([samples], self._no_windows) for samples in splits)
+                splits = train, val, test
+            train, val, test = (samples.to(self.device) for samples in splits)
             self._cache[id] = train, val, test
             self._cached_bytes += sum(samples.nbytes for samples in self._cache[id])
             while len(self._cache) > 1 and self._cached_bytes > CACHE_BYTES:
@@ -304,12 +309,12 @@ class FleetClients:
         return self._cache[id]
 
     @cached_property
-    def _nothing(self) -> dict[Modality, torch.Tensor]:
-        """No windows, in the layout of samples, of every sensor of the fleet."""
+    def _no_windows(self) -> dict[Modality, torch.Tensor]:
+        """Empty tensors in the layout of samples, for every modality of the fleet."""
         shapes = self.fleet.shapes(len(self.fleet))
         return {m: torch.empty(0, *shape[1:], shape[0]) for m, shape in shapes.items()}
 
 
 def _numbers(card: Card, prefix: str) -> int:
-    """How many parameters the paths with this prefix have."""
+    """Returns the number of parameters of the paths with this prefix."""
     return sum(math.prod(shape) for path, shape in card.params.items() if path.startswith(prefix))

@@ -1,7 +1,7 @@
-"""Fleet: windows + who owns them + which sensors, model and device each client has.
+"""Fleet: the windows, the client of each window, and the sensors, model and device of each client.
 
-A fleet is a small description that can be sent to worker processes; the windows of a client become
-tensors when it is asked for them. `bind` joins it with a method.
+A fleet is a small description that can be sent to worker processes; `samples` turns the windows of
+a client into tensors on demand. `FleetClients` joins a fleet with a method.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from communis.fleet.availability.detail import coarse_shape, coarsen
 from communis.fleet.availability.online import Online
 from communis.fleet.availability.outages import Outages
 from communis.fleet.device import ClockConfig, DeviceProfile
-from communis.fleet.external_files import brought
+from communis.fleet.external_files import external_files
 from communis.fleet.partition.natural import by_owner
 from communis.models.zoo import Architecture
 
@@ -51,20 +51,20 @@ class Fleet:
     windows: Windows
     suites: Sequence[tuple[Modality, ...]]  # sorted modalities of every client
     models: Sequence[str | Architecture] = ("cnn",)  # one for all, or one per client
-    client_of: Array | None = None  # (N,) client of each window, -1: nobody; None: one per owner
+    client_of: Array | None = None  # (N,) client of each window, -1: none; None: one per owner
     streams: Streams = field(default_factory=Streams)
-    normalise: Normalise = "client"  # z-scores by own training windows, or by the whole fleet's
-    pooled: bool = False  # only one more client trains, which holds everybody's windows
-    coarse: Sequence[bool] = ()  # per client: its sensors see less detail; none do if empty
+    normalise: Normalise = "client"  # z-scores by the client's own training windows, or the fleet's
+    pooled: bool = False  # only one additional client trains, which holds the windows of all
+    coarse: Sequence[bool] = ()  # per client: its sensors have less detail; empty: none do
     devices: Sequence[str] = ()  # per client: name of a device profile
-    profiles: Mapping[str, DeviceProfile] = field(default_factory=dict)  # beside the known ones
-    clock: ClockConfig = field(default_factory=ClockConfig)  # how devices' time is reckoned
-    outages: Outages | None = None  # what drops out of the windows
+    profiles: Mapping[str, DeviceProfile] = field(default_factory=dict)  # beside the presets
+    clock: ClockConfig = field(default_factory=ClockConfig)  # how device time is computed
+    outages: Outages | None = None  # sensor data missing from the windows
     redraws: Sequence[Outages] = ()  # validation and test are also scored under these draws
-    online: Online = field(default_factory=Online)  # who can be reached in a round
-    attack: Attack = field(default_factory=Attack)  # who lies, and how
-    public: int = -1  # whose training windows everybody has, if a method needs such; see public.py
-    dealt_by_size: bool = False  # who has which model follows from how many windows clients have
+    online: Online = field(default_factory=Online)  # which clients are reachable in a round
+    attack: Attack = field(default_factory=Attack)  # which clients attack, and how
+    public: int = -1  # client whose training windows are public; -1: see public.py
+    dealt_by_size: bool = False  # models were dealt by the number of training windows
 
     def __post_init__(self) -> None:
         if self.client_of is None:
@@ -84,7 +84,8 @@ class Fleet:
         clients = int(self.clients_of.max(initial=-1)) + 1
         if clients > len(self.suites):
             raise CommunisError(
-                f"windows belong to {clients} clients, but sensors are given for {len(self.suites)}"
+                f"windows belong to {clients} clients, but sensors are given for "
+                f"{len(self.suites)} clients"
             )
         if len(self.models) not in (1, len(self.suites)):
             raise CommunisError(
@@ -98,15 +99,15 @@ class Fleet:
 
     @classmethod
     def of(cls, windows: Windows, seed: int = 0, **changes: Any) -> Fleet:
-        """One client per owner of the windows, each with every modality unless `suites` says
-        otherwise."""
+        """Returns a fleet with one client per owner of the windows. Each client has every modality
+        unless `suites` is given."""
         clients = len(np.unique(windows.owner))
         changes.setdefault("suites", [windows.modalities] * clients)
         return cls(windows, streams=Streams(seed), **changes)
 
     @property
     def clients_of(self) -> Array:
-        """(N,) the client of each window, -1: nobody."""
+        """(N,) the client of each window; -1: none."""
         assert self.client_of is not None
         return self.client_of
 
@@ -114,37 +115,39 @@ class Fleet:
         return len(self.suites)
 
     def pool(self) -> Fleet:
-        """With one more client that holds everybody's windows, all in full detail."""
+        """Returns the fleet with one additional client that holds the windows of all clients, in
+        full detail."""
         return replace(self, pooled=True, coarse=())
 
     @cached_property
     def digest(self) -> str:
-        """What tells one fleet from another: a run is only continued with its own."""
-        windows, outages = self.windows, self.outages
+        """Identifies the fleet: a run can only be continued with the fleet it began with."""
+        windows = self.windows
+        outages = self.outages
         parts = (self.normalise, list(self.coarse), self.online, list(self.suites))
-        found = hashlib.sha256(repr(parts).encode())
+        digest = hashlib.sha256(repr(parts).encode())
         for values in (windows.target, windows.split, self.clients_of):
-            found.update(np.ascontiguousarray(values).tobytes())
-        some = [0, len(windows) // 2, len(windows) - 1]
+            digest.update(np.ascontiguousarray(values).tobytes())
+        sampled = [0, len(windows) // 2, len(windows) - 1]
         for m in windows.modalities:
-            found.update(np.ascontiguousarray(windows.inputs[m][some]).tobytes())
-        if other := brought(self.devices, self.profiles, self.models):
-            found.update(repr((list(self.devices), other, self.clock)).encode())
+            digest.update(np.ascontiguousarray(windows.inputs[m][sampled]).tobytes())
+        if external := external_files(self.devices, self.profiles, self.models):
+            digest.update(repr((list(self.devices), external, self.clock)).encode())
         if scaled(windows.task):
-            found.update(repr(windows.task).encode())
+            digest.update(repr(windows.task).encode())
         if self.attack.attackers or self.public >= 0:
-            found.update(repr((self.attack, self.public)).encode())
+            digest.update(repr((self.attack, self.public)).encode())
         if outages:
-            found.update(repr(list(outages.drop)).encode())
-            found.update(outages.trace.digest().encode() if outages.trace else b"")
+            digest.update(repr(list(outages.drop)).encode())
+            digest.update(outages.trace.digest().encode() if outages.trace else b"")
         if self.redraws:
-            found.update(repr(len(self.redraws)).encode())
-        return found.hexdigest()
+            digest.update(repr(len(self.redraws)).encode())
+        return digest.hexdigest()
 
     @cached_property
     def _rows(self) -> tuple[Array | None, Array]:
-        """(order, offsets): client i has rows order[offsets[i]:offsets[i + 1]]; no order if they
-        already lie together."""
+        """(order, offsets): client i has rows order[offsets[i]:offsets[i + 1]]. The order is None
+        if the rows are already sorted by client."""
         client = self.clients_of
         sorted_already = bool((np.diff(client) >= 0).all())
         order = None if sorted_already else np.argsort(client, kind="stable")
@@ -152,23 +155,25 @@ class Fleet:
         return order, np.searchsorted(ranked, np.arange(len(self) + 1))
 
     def rows(self, client: int) -> Array:
-        """Where a client's windows lie, in order."""
+        """Returns the sorted row numbers of a client's windows."""
         order, offsets = self._rows
         first, last = int(offsets[client]), int(offsets[client + 1])
         return np.arange(first, last) if order is None else np.sort(order[first:last])
 
     def training_bytes(self) -> dict[int, int]:
-        """The size of what every client's sensors have seen for training, with its targets."""
+        """Returns the bytes of the training windows of every client, with their targets."""
         sizes = {m: a.itemsize * int(np.prod(a.shape[1:])) for m, a in self.windows.inputs.items()}
         target = self.windows.target.itemsize * int(np.prod(self.windows.target.shape[1:]))
         samples, by_modality = self.counts
-        return {
-            i: target * int(samples[i]) + sum(sizes[m] * int(by_modality[m][i]) for m in suite)
-            for i, suite in enumerate(self.suites)
-        }
+        total = {}
+        for i, suite in enumerate(self.suites):
+            inputs = sum(sizes[m] * int(by_modality[m][i]) for m in suite)
+            total[i] = target * int(samples[i]) + inputs
+        return total
 
     def shapes(self, client: int) -> dict[Modality, tuple[int, ...]]:
-        """The shape of a window of each of its modalities; the client after the last holds all."""
+        """Returns the shape of a window for each modality of the client. The client number
+        `len(self)` has all modalities."""
         if client == len(self):
             return {m: self.windows.inputs[m].shape[1:] for m in self.union}
         shapes = {m: self.windows.inputs[m].shape[1:] for m in self.suites[client]}
@@ -182,36 +187,37 @@ class Fleet:
 
     @cached_property
     def counts(self) -> tuple[Array, dict[Modality, Array]]:
-        """(clients,) training windows that a sensor has seen, and those that have a modality."""
-        windows, clients, owner = self.windows, len(self), self.clients_of
-        train = (windows.split == TRAIN) & (owner >= 0)
+        """(clients,) training windows with at least one modality, and those with each modality."""
+        client = self.clients_of
+        train = (self.windows.split == TRAIN) & (client >= 0)
         flags = self._flags
-        some = np.any(list(flags.values()), axis=0) & train
+        sensed = np.any(list(flags.values()), axis=0) & train
         by_modality = {
-            m: np.bincount(owner[some & flags[m]], minlength=clients) for m in windows.modalities
+            m: np.bincount(client[sensed & flags[m]], minlength=len(self))
+            for m in self.windows.modalities
         }
-        return np.bincount(owner[some], minlength=clients), by_modality
+        return np.bincount(client[sensed], minlength=len(self)), by_modality
 
     @property
     def borrowed(self) -> list[Modality]:
-        """With normalise = "client": the modalities of which some client has windows but none to
-        train on, so that these are normalised by the training windows of others."""
+        """With normalise = "client": the modalities of which some client has validation or test
+        windows but no training windows. They are normalised by the fleet's training windows."""
         if self.normalise != "client":
             return []
         _, by_modality = self.counts
-        owner = self.clients_of
-        later = (owner >= 0) & np.isin(self.windows.split, (VAL, TEST))
-        found = []
+        client = self.clients_of
+        held_out = (client >= 0) & np.isin(self.windows.split, (VAL, TEST))
+        modalities = []
         for m, trained in by_modality.items():
-            judged = np.bincount(owner[later & self._flags[m]], minlength=len(self))
-            if trained.any() and (judged[trained == 0] > 0).any():
-                found.append(m)
-        return found
+            scored = np.bincount(client[held_out & self._flags[m]], minlength=len(self))
+            if trained.any() and (scored[trained == 0] > 0).any():
+                modalities.append(m)
+        return modalities
 
     def samples(self, client: int, whole: bool = False) -> Splits:
-        """A client's windows as tensors: what dropped out is zero, the rest is normalised.
-        Training windows in which none of its sensors was at work are left out. `whole`: as all of
-        the fleet's sensors recorded them, whether the client owns these or not."""
+        """Returns a client's windows as tensors. Missing values are zero, the rest is normalised.
+        Training windows without any modality are left out. `whole`: with all of the fleet's
+        sensors as they were recorded, whether the client owns them or not."""
         rows = self.rows(client)
         struck = self._recorded(rows, self.union) if whole else self._struck(client, rows)
         sensed = {m: self._measured(client, m, rows, *struck[m], whole) for m in struck}
@@ -240,7 +246,8 @@ class Fleet:
         flags: Array,
         whole: bool = False,
     ) -> tuple[Array, Array]:
-        """What a sensor measured in these windows, channels last, and which windows have it."""
+        """Returns the values of a modality in these windows, channels last, and which of the
+        windows have it."""
         x = self._sensed(m, rows, there)
         if self.coarse and self.coarse[client] and not whole:
             x = coarsen(x, self._kind(m))
@@ -252,7 +259,7 @@ class Fleet:
         sensed: Mapping[Modality, tuple[Array, Array]],
         scales: Mapping[Modality, Scale | None],
     ) -> Splits:
-        """What was measured in these windows, normalised and by split."""
+        """Returns the measured values of these windows, normalised and by split."""
         split = self.windows.split[rows]
         inputs, present = {}, {}
         for m, (raw, here) in sensed.items():
@@ -262,28 +269,33 @@ class Fleet:
             present[m] = here
         kept = np.any(list(present.values()), axis=0) | (split != TRAIN)
         kind = np.int64 if np.issubdtype(self.windows.target.dtype, np.integer) else np.float32
-        every = kept.all()
-        found = TensorSamples(
-            {m: torch.from_numpy(x if every else x[kept]) for m, x in inputs.items()},
+        all_kept = kept.all()
+        samples = TensorSamples(
+            {m: torch.from_numpy(x if all_kept else x[kept]) for m, x in inputs.items()},
             {m: torch.from_numpy(p[kept]) for m, p in present.items()},
             torch.from_numpy(np.array(self.windows.target[rows[kept]], kind)),
         )
-        train, val, test = (found.at(np.flatnonzero(split[kept] == s)) for s in (TRAIN, VAL, TEST))
+        train, val, test = (
+            samples.at(np.flatnonzero(split[kept] == s)) for s in (TRAIN, VAL, TEST)
+        )
         return train, val, test
 
     def all_samples(self) -> Splits:
-        """Everybody's windows side by side."""
+        """Returns the windows of all clients, one client after the other."""
         parts = [self.samples(i) for i in range(len(self))]
-        like = {m: x for three in parts for m, x in three[0].inputs.items()}
-        train, val, test = (joined([three[s] for three in parts], like) for s in (TRAIN, VAL, TEST))
+        like = {m: x for splits in parts for m, x in splits[0].inputs.items()}
+        train, val, test = (
+            joined([splits[s] for splits in parts], like) for s in (TRAIN, VAL, TEST)
+        )
         return train, val, test
 
     def _struck(
         self, client: int, rows: Array, redraw: Outages | None = None
     ) -> dict[Modality, tuple[Array | None, Array]]:
-        """Per modality: which samples are there (None: all), and which windows have it; by a
-        further draw of what drops out if one is given."""
-        suite, outages = self.suites[client], redraw or self.outages
+        """Returns, for each modality, which samples are present (None: all) and which windows have
+        the modality. `redraw`: a further draw of the outages, used instead of the first one."""
+        suite = self.suites[client]
+        outages = redraw or self.outages
         if outages is None:
             return self._recorded(rows, suite)
         return dict(outages.strike(self.windows, rows, client, suite, self.streams))
@@ -297,31 +309,32 @@ class Fleet:
 
     @cached_property
     def _flags(self) -> dict[Modality, Array]:
-        """(N,) bool per modality: the window has it, and its client the sensor."""
+        """(N,) bool per modality: the window has it, and its client owns the sensor."""
         if self.outages is not None:
             return self._struck_flags()
-        windows, owner = self.windows, self.clients_of
-        owned = {m: np.array([m in suite for suite in self.suites]) for m in windows.modalities}
-        return {
-            m: windows.present[m] & owned[m][owner] if m in windows.present else owned[m][owner]
-            for m in windows.modalities
-        }
+        flags = {}
+        for m in self.windows.modalities:
+            owners = np.array([m in suite for suite in self.suites])
+            owned = owners[self.clients_of]
+            recorded = self.windows.present.get(m)
+            flags[m] = owned if recorded is None else recorded & owned
+        return flags
 
     def _struck_flags(self) -> dict[Modality, Array]:
         """(N,) bool per modality: the window has it, after outages."""
-        found = {m: np.zeros(len(self.windows), bool) for m in self.windows.modalities}
+        flags = {m: np.zeros(len(self.windows), bool) for m in self.windows.modalities}
         for i in range(len(self)):
             rows = self.rows(i)
-            for m, (_, flags) in self._struck(i, rows).items():
-                found[m][rows] = flags
-        return found
+            for m, (_, present) in self._struck(i, rows).items():
+                flags[m][rows] = present
+        return flags
 
     def _sensed(self, m: Modality, rows: Array, there: Array | None) -> Array:
-        """Windows as recorded, NaN where the sensor was silent."""
+        """Returns the windows as recorded, NaN where the sensor dropped out."""
         first, last = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
-        together = last - first == len(rows)  # a slice maps what an index would copy
+        contiguous = last - first == len(rows)  # a slice is memory-mapped, an index copies
         x = np.asarray(
-            self.windows.inputs[m][first:last] if together else self.windows.inputs[m][rows]
+            self.windows.inputs[m][first:last] if contiguous else self.windows.inputs[m][rows]
         )
         if there is None or there.ndim == 1 or there.all():
             return x
@@ -331,20 +344,22 @@ class Fleet:
         return self.windows.kinds.get(m, "series")
 
     def _scale(self, m: Modality, trained: Array) -> Scale | None:
-        """By a client's own training windows; by the fleet's if it is asked for, or has none."""
+        """Returns the scale of a client's own training windows; that of the fleet if it is
+        configured or if the client has no training windows."""
         if self.normalise == "none":
             return None
         own = measured(trained) if self.normalise == "client" else None
         return own or self._fleet_scale(m)
 
     def _fleet_scale(self, m: Modality) -> Scale | None:
-        """By all that was sensed of a modality for training, by those who own it."""
+        """Returns the scale over the training windows of all clients that own the modality."""
         if m not in self._scales:
             self._scales[m] = summed(self._trained(m))
             self.windows.release()
         return self._scales[m]
 
     def _trained(self, m: Modality) -> Iterator[Array]:
+        """Yields the training windows of each client that owns the modality."""
         for i, suite in enumerate(self.suites):
             if m in suite:
                 rows = self.rows(i)

@@ -1,4 +1,4 @@
-"""Muster: the tables `[fleet]` and `[partition]` of a configuration -> a fleet."""
+"""The `[fleet]` table of a configuration, and how a fleet is built from it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from communis.fleet.availability.presence import IN_TIME
 from communis.fleet.availability.roles import Role, cast, client_types
 from communis.fleet.availability.suites import Suites
 from communis.fleet.availability.trace import Trace
-from communis.fleet.external_files import brought
+from communis.fleet.external_files import external_files
 from communis.fleet.fleet import Fleet, Normalise
 from communis.fleet.partition.settings import Partition
 from communis.models.sglt import Sglt
@@ -40,45 +40,52 @@ log = logging.getLogger("communis")
 
 @dataclass(frozen=True)
 class FleetConfig:
-    """Who senses what, with which model, on which device, and when."""
+    """The sensors, model, device and availability of every client."""
 
-    models: tuple[str, ...] = ("cnn",)  # see `communis models`; several are dealt out
-    deal: Literal["seed", "size", "device"] = "seed"  # drawn; or in equal shares, the first model
-    # to the clients with the fewest training windows, or with the slowest devices
-    embedding: int = 0  # size of all models' embeddings; 0: as the architecture says
+    models: tuple[str, ...] = ("cnn",)  # architectures (see `communis models`); several are
+    # distributed over the clients by `deal`
+    deal: Literal["seed", "size", "device"] = "seed"  # how several models are distributed: drawn
+    # by seed; or in equal shares, the first model to the clients with the fewest training windows
+    # (size) or the slowest devices (device)
+    embedding: int = 0  # embedding size of all models; 0: the default of the architecture
     weights: str = ""  # file of pretrained weights, for models that need them; "random": untrained
-    sglt: Sglt = field(default_factory=Sglt)  # of models on tokens; what is as by default stays as
-    # the architecture says
-    normalise: Normalise = "client"  # z-scores by own training windows, or by all of the fleet's
-    targets: Literal["metres", "standard"] = (
-        "metres"  # what models say of poses and places: metres,
-    )
-    # or how far these are from their mean in all training windows, in units of their spread
-    roles: tuple[Role, ...] = ()  # so many clients with these sensors, so many with those; without
-    # roles, suites or types everybody has the sensors that its data show
+    sglt: Sglt = field(default_factory=Sglt)  # settings of models on tokens; a setting at its
+    # default keeps the value of the architecture
+    normalise: Normalise = "client"  # z-scores by training windows of the client or of the fleet
+    # Unit in which models predict poses and positions: metres, or standard deviations from the mean
+    # over all training windows.
+    targets: Literal["metres", "standard"] = "metres"
+    roles: tuple[Role, ...] = ()  # groups of clients with given sensors; without roles, suites or
+    # types a client has the sensors that occur in its data
     suites: Suites = field(default_factory=Suites)  # sensors drawn for each client
     types: tuple[float, ...] = ()  # shares of clients with one coarse, one dense, all sensors
-    type_drop: float = 0.3  # with types: probability that a window of the last sort lacks a stream
-    dropout: Dropout = field(default_factory=Dropout)  # when sensors fall silent, in training
-    dropout_test: Dropout | None = None  # in validation and test; not given: as in training
-    test_draws: int = 1  # validation and test windows are scored under so many draws of dropout
+    type_drop: float = 0.3  # with types: probability that a window of a client with all sensors
+    # lacks a modality
+    dropout: Dropout = field(default_factory=Dropout)  # sensor dropout in training windows
+    dropout_test: Dropout | None = None  # sensor dropout in validation and test windows; not given:
+    # the same as in training
+    test_draws: int = 1  # number of dropout draws under which validation and test are scored
     trace: str = ""  # file of a saved trace to replay instead of drawing dropout
-    online: Online = field(default_factory=Online)  # who can be reached in a round
-    profiles: str = ""  # TOML file with device profiles, beside the known ones
-    public: int = -1  # whose training windows everybody has, for methods that need such; -1: of the
-    # first client with all of the fleet's sensors
+    online: Online = field(default_factory=Online)  # which clients are reachable in a round
+    profiles: str = ""  # TOML file with device profiles in addition to the presets
+    public: int = -1  # client whose training windows are public, for methods that need public
+    # windows; -1: the first client with all of the fleet's sensors
 
     def __post_init__(self) -> None:
         self._check_models()
         sources = [bool(self.roles), self.suites != Suites(), bool(self.types)]
         if sum(sources) > 1:
-            raise CommunisError("roles, suites and types each say who has which sensors: give one")
+            raise CommunisError(
+                "roles, suites and types each define the sensors of the clients: give only one"
+            )
         if self.types and (len(self.types) != 3 or min(self.types) < 0 or not any(self.types)):
-            raise CommunisError("types: give three shares, such as [0.4, 0.3, 0.3]")
+            raise CommunisError(
+                f"types must be three shares, such as [0.4, 0.3, 0.3], got {list(self.types)}"
+            )
         if not 0 <= self.type_drop < 1:
-            raise CommunisError(f"type_drop is a probability below 1, got {self.type_drop}")
+            raise CommunisError(f"type_drop must be a probability below 1, got {self.type_drop}")
         if self.trace and (self.dropout.kind != "none" or self.dropout_test):
-            raise CommunisError("trace and dropout both say when sensors fall silent: give one")
+            raise CommunisError("trace and dropout both define sensor dropout: give only one")
         if self.test_draws < 1:
             raise CommunisError(f"test_draws must be at least 1, got {self.test_draws}")
         if self.test_draws > 1 and self.trace:
@@ -90,7 +97,8 @@ class FleetConfig:
             raise CommunisError(f"models: give at least one of {', '.join(ZOO)}")
         if self.embedding < 0:
             raise CommunisError(
-                f"embedding must be at least 0 (0: as the architecture says), got {self.embedding}"
+                "embedding must be at least 0 (0: the default of the architecture), got "
+                f"{self.embedding}"
             )
         for name in named:
             if name not in ZOO:
@@ -98,8 +106,8 @@ class FleetConfig:
                 raise CommunisError(f"models: no architecture {name!r}{hint}; see {', '.join(ZOO)}")
             if self.embedding and ZOO[name].fusion == "attention":
                 raise CommunisError(
-                    f"embedding = {self.embedding}: that of {name} follows from its features; "
-                    "set 0, or choose a model without attention"
+                    f"embedding = {self.embedding}: the embedding size of {name} follows from its "
+                    "features; set 0, or choose a model without attention"
                 )
             if self.embedding % 2 and ZOO[name].fusion == "mean":
                 raise CommunisError(f"embedding = {self.embedding}: {name} needs an even number")
@@ -107,19 +115,22 @@ class FleetConfig:
             self._require_memory(name, kind)
             kind.check()
         if self.weights and not any(ZOO[name].pretrained for name in named):
-            raise CommunisError(f"weights: none of the models ({', '.join(named)}) needs any")
-        idle = {*changed(self.sglt, Sglt())}.difference(*(ZOO[name].follows for name in named))
-        if idle:
-            able = ", ".join(name for name, kind in ZOO.items() if idle <= {*kind.follows})
             raise CommunisError(
-                f"sglt: {', '.join(sorted(idle))} would change nothing in {', '.join(named)}; "
-                f"leave it out, or choose a model that follows it: {able}"
+                f"weights: none of the models ({', '.join(named)}) uses pretrained weights"
+            )
+        unused = {*changed(self.sglt, Sglt())}.difference(*(ZOO[name].follows for name in named))
+        if unused:
+            users = ", ".join(name for name, kind in ZOO.items() if unused <= {*kind.follows})
+            raise CommunisError(
+                f"sglt: {', '.join(sorted(unused))} would change nothing in {', '.join(named)}; "
+                f"leave it out, or choose a model that uses it: {users}"
             )
 
     def _require_memory(self, name: str, kind: Architecture) -> None:
-        """Refuses layers beyond memory, in four copies: model, gradients, what is sent and the
-        server's. A layer on tokens has twelve square matrices and its random features."""
-        width, sglt = float(kind.embedding_size), kind.sglt
+        """Raises an error if four copies of the model (parameters, gradients, message, server)
+        exceed the memory. A layer on tokens has twelve square matrices and its random features."""
+        width = float(kind.embedding_size)
+        sglt = kind.sglt
         numbers = 1024 * width + (4 * width**2 if kind.fusion == "mean" else 0)
         if kind.follows:
             features = sglt.features or width
@@ -130,10 +141,11 @@ class FleetConfig:
         )
 
     def make(self, windows: Windows, partition: Partition, streams: Streams) -> Fleet:
-        asked = max(partition.clients, partition.per_owner)
-        if asked > len(windows):
+        """Returns the fleet: the partition assigns the windows to clients, this table the rest."""
+        requested = max(partition.clients, partition.per_owner)
+        if requested > len(windows):
             raise CommunisError(
-                f"partition: {asked:,} clients, but there are {len(windows):,} windows in all: "
+                f"partition: {requested:,} clients, but there are {len(windows):,} windows in all: "
                 "lower partition.clients or per_owner"
             )
         memory.require(
@@ -151,7 +163,10 @@ class FleetConfig:
         suites = [role.suite for role in roles]
         profiles = device.of_fleet([role.device for role in roles], self._measured())
         if self.profiles and not profiles:
-            raise CommunisError(f"profiles = {self.profiles!r}, but no role names a device")
+            raise CommunisError(
+                f"profiles = {self.profiles!r}, but no role names a device: give the roles devices,"
+                " or leave profiles out"
+            )
         coarse = [role.detail == "coarse" for role in roles]
         devices = [role.device for role in roles]
         outages = self._outages(windows, client_of, suites, roles, streams)
@@ -169,22 +184,25 @@ class FleetConfig:
             online=self.online,
             public=self.public,
         )
-        own = [role.model for role in roles]
-        sized = self.deal == "size" and len(set(self.models)) > 1 and not all(own)
-        return replace(fleet, models=self._models(fleet, own), dealt_by_size=sized)
+        role_models = [role.model for role in roles]
+        by_size = self.deal == "size" and len(set(self.models)) > 1 and not all(role_models)
+        return replace(fleet, models=self._models(fleet, role_models), dealt_by_size=by_size)
 
-    def brought(self) -> dict[str, Any]:
-        """What comes from other files, by content; see brought.py."""
-        played = [role for role in self.roles if role.count]
-        names = {role.model or own for role in played for own in self.models} or {*self.models}
-        devices = [role.device for role in played]
-        return brought(devices, self._measured(), [self._kind(name) for name in sorted(names)])
+    def external_files(self) -> dict[str, Any]:
+        """Returns the content of the external files that the fleet uses; see external_files.py."""
+        filled_roles = [role for role in self.roles if role.count]
+        names = {role.model for role in filled_roles if role.model}
+        if not filled_roles or not all(role.model for role in filled_roles):
+            names |= {*self.models}
+        devices = [role.device for role in filled_roles]
+        models = [self._kind(name) for name in sorted(names)]
+        return external_files(devices, self._measured(), models)
 
     def _measured(self) -> Mapping[str, device.DeviceProfile]:
         return device.load(Path(self.profiles)) if self.profiles else {}
 
     def _kind(self, name: str) -> str | Architecture:
-        """The name alone if nothing is changed."""
+        """Returns the architecture, or its name alone if no setting changes it."""
         kind = self._architecture(name)
         return name if kind == ZOO[name] else kind
 
@@ -201,7 +219,7 @@ class FleetConfig:
             drawn = self.suites.draw(clients, modalities, streams)
             unowned = [m for m in modalities if not any(m in suite for suite in drawn)]
             if unowned:
-                log.warning("no client drew %s: nobody senses it", ", ".join(unowned))
+                log.warning("no client drew %s: no client has it", ", ".join(unowned))
             return [Role(suite, 1) for suite in drawn]
         roles = self.roles
         if not roles and not self.types:
@@ -211,29 +229,32 @@ class FleetConfig:
             roles = client_types(modalities, clients, (first, second, third), self.type_drop)
         return cast(roles, clients, modalities, streams)
 
-    def _models(self, fleet: Fleet, own: Sequence[str]) -> list[str | Architecture]:
-        """The model of every client, or one for all. own: those of roles, which go before what is
-        dealt."""
-        if len(self.models) == 1 and not any(own):
+    def _models(self, fleet: Fleet, role_models: Sequence[str]) -> list[str | Architecture]:
+        """Returns the model of every client, or one for all. A role's model has precedence over
+        the model that is dealt; role_models: one per client, empty where the role names none."""
+        if len(self.models) == 1 and not any(role_models):
             return [self._kind(self.models[0])]
         if len(self.models) == 1 or self.deal == "seed":
             order = fleet.streams.generator("models").permutation(len(fleet))
             dealt = {client: self.models[i % len(self.models)] for client, i in enumerate(order)}
         elif self.deal == "size":
-            dealt = self._shares(own, fleet.counts[0])
+            dealt = self._shares(role_models, fleet.counts[0])
         elif fleet.profiles:
-            dealt = self._shares(own, [fleet.profiles[name].flops for name in fleet.devices])
+            speeds = [fleet.profiles[name].flops for name in fleet.devices]
+            dealt = self._shares(role_models, speeds)
         else:
             raise CommunisError(
                 'deal = "device", but no client has a device: give every role of [[fleet.roles]] '
                 'one, or choose deal = "size" or "seed"'
             )
-        return [self._kind(name or dealt[client]) for client, name in enumerate(own)]
+        return [self._kind(name or dealt[client]) for client, name in enumerate(role_models)]
 
-    def _shares(self, own: Sequence[str], key: Sequence[float] | Array) -> dict[int, str]:
-        """Clients without a model of their own in the order of `key`, then of their numbers, in as
-        many shares as there are models; if these cannot be equal, the first are larger by one."""
-        order = sorted((i for i, name in enumerate(own) if not name), key=lambda i: key[i])
+    def _shares(self, role_models: Sequence[str], key: Sequence[float] | Array) -> dict[int, str]:
+        """Sorts the clients without a model from their role by `key`, then by number, and divides
+        them into as many shares as there are models. The first shares are larger by one if the
+        shares cannot be equal."""
+        without = [client for client, name in enumerate(role_models) if not name]
+        order = sorted(without, key=lambda client: key[client])
         shares = zip(self.models, np.array_split(order, len(self.models)), strict=True)
         return {int(client): name for name, share in shares for client in share}
 
@@ -245,22 +266,22 @@ class FleetConfig:
         roles: Sequence[Role],
         streams: Streams,
     ) -> list[Outages]:
-        """What drops out of the windows, and further draws of it for validation and test; empty if
-        nothing does."""
+        """Returns the outages of all windows, followed by further draws for validation and test.
+        The list is empty if nothing drops out."""
         test = self.dropout if self.dropout_test is None else self.dropout_test
         drop = [role.drop for role in roles]
         drawn = self.dropout.kind != "none" or test.kind != "none"
         if not drawn and not self.trace and not any(drop):
             if self.test_draws > 1:
                 raise CommunisError(
-                    f"test_draws = {self.test_draws}, but nothing is drawn: set [fleet.dropout], "
-                    "or leave it out"
+                    f"test_draws = {self.test_draws}, but there is no dropout to draw: set "
+                    "[fleet.dropout], or leave test_draws out"
                 )
             return []
         if self.test_draws > 1 and test.kind == "none" and not any(drop):
             raise CommunisError(
                 f"test_draws = {self.test_draws}, but nothing drops out of validation and test "
-                "windows: set [fleet.dropout_test], or leave it out"
+                "windows: set [fleet.dropout_test], or leave test_draws out"
             )
         place = timeline.timeline(windows, client_of)
         seconds = timeline.durations(windows, client_of, place, len(suites))
@@ -272,35 +293,37 @@ class FleetConfig:
         if not drawn:
             return [Outages(place, None, dropping, number) for number in range(self.test_draws)]
         single = [m for m in windows.modalities if windows.kinds.get(m, "series") not in IN_TIME]
-        rates = {
-            m: (1 if m in single else windows.inputs[m].shape[-1]) / windows.seconds
-            for m in windows.modalities
-        }
-        apart = timeline.spacing(windows, client_of, place)
-        found = []
+        rates = {}
+        for m in windows.modalities:
+            steps = 1 if m in single else windows.inputs[m].shape[-1]
+            rates[m] = steps / windows.seconds
+        spacing = timeline.spacing(windows, client_of, place)
+        outages = []
         for number in range(self.test_draws):
-            phases = (Dropout() if number else self.dropout, test, test)
-            trace = draw(phases, suites, seconds, rates, streams, apart, single, number)
-            found.append(Outages(place, trace, dropping, number))
-        return found
+            train = Dropout() if number else self.dropout
+            phases = (train, test, test)
+            trace = draw(phases, suites, seconds, rates, streams, spacing, single, number)
+            outages.append(Outages(place, trace, dropping, number))
+        return outages
 
     def _check(self, trace: Trace, windows: Windows, seconds: Array) -> None:
         if len(trace.seconds) != len(seconds) or trace.modalities != windows.modalities:
             raise CommunisError(
                 f"trace {self.trace} is of {len(trace.seconds)} clients with "
-                f"{', '.join(trace.modalities)}; this fleet has {len(seconds)} with "
+                f"{', '.join(trace.modalities)}; this fleet has {len(seconds)} clients with "
                 f"{', '.join(windows.modalities)}"
             )
         if not np.allclose(trace.seconds, seconds):
             raise CommunisError(
-                f"trace {self.trace} is of timelines of {trace.seconds.sum():.0f} s in all, this "
-                f"fleet's last {seconds.sum():.0f} s: it was drawn for other windows or splits"
+                f"the timelines of trace {self.trace} have {trace.seconds.sum():.0f} s in all, "
+                f"those of this fleet {seconds.sum():.0f} s: the trace was drawn for other windows "
+                "or splits"
             )
 
 
 def natural_suites(windows: Windows, client_of: Array, clients: int) -> list[tuple[Modality, ...]]:
-    """The sensors that the data themselves show of every client: those that any of its windows
-    has. A client without windows has all."""
+    """Returns the sensors of every client according to the data: those that occur in any of its
+    windows. A client without windows has all."""
     used = client_of >= 0
     owned = np.ones((clients, len(windows.modalities)), bool)
     for i, m in enumerate(windows.modalities):

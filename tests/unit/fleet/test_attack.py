@@ -108,12 +108,12 @@ def test_start_and_scale() -> None:
     ("table", "text"),
     [
         ({"kind": "gauss"}, "attack.kind: 'gauss' is not one of"),
-        ({"kind": "shift", "count": 2, "clients": [1]}, "give one"),
+        ({"kind": "shift", "count": 2, "clients": [1]}, "give only one"),
         ({"kind": "shift", "count": -1}, "count must be 0 or more, got -1"),
         ({"kind": "shift", "scale": -2.0}, "scale must be 0 .* got -2.0"),
-        ({"kind": "shift", "start": 0}, "start is a round"),
+        ({"kind": "shift", "start": 0}, "start must be a round"),
         ({"kind": "replay", "scale": 2.0}, "'replay' has no scale"),
-        ({"kind": "shift", "modality": "acc"}, "'shift' is of no sensor"),
+        ({"kind": "shift", "modality": "acc"}, "'shift' attacks no sensor"),
     ],
 )
 def test_settings_that_cannot_be(table: dict[str, Any], text: str) -> None:

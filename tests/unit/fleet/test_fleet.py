@@ -614,5 +614,5 @@ def test_public_windows_are_of_a_client_with_all_sensors() -> None:
 
 
 def test_attackers_that_are_not_there_are_refused() -> None:
-    with pytest.raises(CommunisError, match="client 4 is to attack, but there are 1"):
+    with pytest.raises(CommunisError, match="client 4 is an attacker, but the fleet has 1 clients"):
         Fleet.of(windows(), attack=Attack("shift", (0, 4)))

@@ -281,7 +281,7 @@ def test_streams_that_single_windows_lack_are_drawn_again_too() -> None:
 
 
 def test_several_draws_of_nothing_are_refused() -> None:
-    with pytest.raises(CommunisError, match="but nothing is drawn"):
+    with pytest.raises(CommunisError, match="but there is no dropout to draw"):
         made(test_draws=2)
     with pytest.raises(CommunisError, match="nothing drops out of validation and test windows"):
         made(dropout=BURSTS, dropout_test=Dropout(), test_draws=2)
@@ -388,24 +388,27 @@ def test_a_round_in_which_nobody_is_online_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"roles": (Role(("m0",), 6),), "suites": Suites("severe")}, "give one"),
+        ({"roles": (Role(("m0",), 6),), "suites": Suites("severe")}, "give only one"),
         ({"types": (0.5, 0.5)}, "three shares"),
-        ({"trace": "x.parquet", "dropout": BURSTS}, "give one"),
+        ({"trace": "x.parquet", "dropout": BURSTS}, "give only one"),
         ({"trace": "x.parquet", "test_draws": 2}, "a saved trace is one draw"),
         ({"test_draws": 0}, "test_draws must be at least 1, got 0"),
         ({"models": ("cnm",)}, "did you mean 'cnn'"),
         ({"embedding": -1}, "embedding must be at least 0"),
-        ({"models": ("cnn", "tpn"), "embedding": 64}, "embedding = 64: that of tpn follows"),
+        (
+            {"models": ("cnn", "tpn"), "embedding": 64},
+            "embedding = 64: the embedding size of tpn follows",
+        ),
         (
             {"roles": (Role(("m0",), 6, model="cnn_attention"),), "embedding": 64},
-            "that of cnn_attention follows",
+            "the embedding size of cnn_attention follows",
         ),
         ({"models": ("large_convnet4",), "embedding": 63}, "large_convnet4 needs an even number"),
         ({"models": ("sglt",), "embedding": 30}, "heads = 4 cannot share out an embedding of 30"),
         ({"sglt": Sglt(tau=0.1)}, "sglt: tau would change nothing in cnn; .* it: sglt, sglt_paper"),
         (
             {"models": ("gat", "cnn"), "sglt": Sglt(gate="hard", knn=3)},
-            "sglt: gate would change nothing in gat, cnn; .* follows it: sglt, sglt_paper, lat$",
+            "sglt: gate would change nothing in gat, cnn; .* uses it: sglt, sglt_paper, lat$",
         ),
         ({"roles": (Role(("m0",), 6, model="cnm"),)}, "did you mean 'cnn'"),
     ],

@@ -1,4 +1,4 @@
-"""Drawing traces from dropout settings, and reading them off NaN in the data."""
+"""Draws traces from dropout settings, and derives traces from NaN in the data."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ def draw(
     single: Collection[Modality] = (),
     number: int = 0,
 ) -> Trace:
-    """A trace for clients that own `suites` and whose timelines last `seconds` (clients, 3).
+    """Draws a trace for clients that own `suites` and whose timelines last `seconds` (clients, 3).
 
     dropouts: one per split; rates: Hz of every modality; spacing: time between windows, for iid;
-    single: modalities of which a window is one sample, in its middle; number: of the draw.
-    A sensor has the same fate whoever else owns one: chains are drawn for all clients and
-    modalities, those not owned are left out afterwards.
+    single: modalities of which a window is one sample, at its centre; number: number of the draw.
+    The dropout of a sensor does not depend on the other sensors that are owned: chains are drawn
+    for all clients and modalities, and those not owned are left out afterwards.
     """
     names = tuple(sorted(rates))
     owned = np.array([[m in suite for m in names] for suite in suites]).reshape(-1, len(names))
+    further = (number,) if number else ()
     parts: list[tuple[Array, ...]] = []
     for split, dropout in enumerate(dropouts):
         if dropout.kind == "none":
@@ -48,7 +49,7 @@ def draw(
             steps.ravel(),
             np.tile(operating, len(steps)),
             np.tile(missing, len(steps)),
-            streams.generator("dropout", split, *((number,) if number else ())),
+            streams.generator("dropout", split, *further),
         )
         client, m = np.divmod(chain, len(names))
         # Edges lie half-way between two samples, where rounding cannot move a sample across.
@@ -67,7 +68,8 @@ def draw(
 
 
 def natural(windows: Windows, client_of: Array, place: Array, seconds: Array) -> Trace:
-    """The trace that the data brings: a sensor is missing where all its channels are NaN."""
+    """Returns the trace of the gaps in the data: a sensor is missing where all its channels are
+    NaN."""
     parts: list[tuple[Array, ...]] = []
     used = np.flatnonzero((client_of >= 0) & (windows.split != UNUSED))
     for m, name in enumerate(windows.modalities):
@@ -81,9 +83,10 @@ def natural(windows: Windows, client_of: Array, place: Array, seconds: Array) ->
             if name in windows.present:
                 known &= windows.present[name][rows, None]
             change = np.diff(~known, axis=1, prepend=False, append=False)
-            row, edge = (found.reshape(-1, 2) for found in np.nonzero(change))
+            row, edge = (index.reshape(-1, 2) for index in np.nonzero(change))
             row = rows[row[:, 0]]
-            start, end = (place[row] + edge[:, i] * windows.seconds / steps for i in (0, 1))
+            start = place[row] + edge[:, 0] * windows.seconds / steps
+            end = place[row] + edge[:, 1] * windows.seconds / steps
             parts.append((client_of[row], np.full(len(row), m), windows.split[row], start, end))
         windows.release()
     intervals = _merged(*_by_sensor(parts, len(windows.inputs)))
@@ -93,24 +96,22 @@ def natural(windows: Windows, client_of: Array, place: Array, seconds: Array) ->
 def _laws(
     dropout: Dropout, rates: Sequence[float], names: Sequence[Modality], spacing: float
 ) -> tuple[Array, Array, Array]:
-    """Per modality: steps per second and the expected run lengths in steps."""
+    """Returns, for each modality, steps per second and the expected run lengths in steps."""
     if dropout.kind == "iid":
         if spacing <= 0:
             raise CommunisError("iid dropout needs the time between windows")
-        # Independent cells so short that no two windows have their centres in the same one.
+        # Steps are independent and so short that no two windows have their centres in the same one.
         hz = np.full(len(rates), 2 / spacing)
-        return (
-            hz,
-            np.full(len(rates), 1 / dropout.rate),
-            np.full(len(rates), 1 / (1 - dropout.rate)),
-        )
+        operating = np.full(len(rates), 1 / dropout.rate)
+        missing = np.full(len(rates), 1 / (1 - dropout.rate))
+        return hz, operating, missing
     hz = np.array(rates, float)
     operating, missing = (hz * seconds for seconds in dropout.bursts)
     short = np.flatnonzero(np.minimum(operating, missing) < 1)
     if len(short):
         raise CommunisError(
             f"dropout bursts of {min(dropout.bursts):g} s are shorter than one sample of "
-            f"{names[short[0]]} at {hz[short[0]]:g} Hz; choose longer ones"
+            f"{names[short[0]]} at {hz[short[0]]:g} Hz; choose longer bursts"
         )
     return hz, operating, missing
 
@@ -118,7 +119,8 @@ def _laws(
 def _by_sensor(
     parts: Sequence[tuple[Array, ...]], width: int
 ) -> tuple[Array, Array, Array, Array, Array, Array]:
-    """Number of the sensor, client, modality, split, start and end of all intervals, by sensor."""
+    """Returns the sensor number, client, modality, split, start and end of all intervals, sorted by
+    sensor."""
     client, modality, split, start, end = (
         np.concatenate([np.zeros(0, kind), *(part[i] for part in parts)])
         for i, kind in enumerate((np.int64, np.int64, np.int64, np.float64, np.float64))
@@ -133,7 +135,7 @@ def _by_sensor(
 def _merged(
     sensor: Array, client: Array, modality: Array, split: Array, start: Array, end: Array
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """Intervals of overlapping windows united, sensor by sensor."""
+    """Merges the intervals of overlapping windows, sensor by sensor."""
     order = np.lexsort((start, sensor))
     start, end = start[order], end[order]
     apart = sensor * (end.max(initial=0) + 1)  # so the running maximum does not cross sensors

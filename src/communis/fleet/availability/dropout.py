@@ -1,10 +1,10 @@
-"""Dropout: when the sensors that a client owns fall silent.
+"""Dropout: the times at which the sensors of a client deliver no data.
 
-Each of them is a two-state chain of its own on the client's timeline, sample by sample:
-P(there -> there) = 1 - 1 / L_operating and P(missing -> missing) = 1 - 1 / L_missing, where
-L = expected seconds x rate. It starts from its stationary law, missing with probability
-L_missing / (L_operating + L_missing). Drawn as alternating geometric runs, so the cost is that of
-the bursts and not that of the samples.
+Each sensor is an independent two-state Markov chain on the client's timeline, sample by sample:
+P(present -> present) = 1 - 1 / L_operating and P(missing -> missing) = 1 - 1 / L_missing, where
+L = expected seconds x rate. It starts from its stationary distribution, missing with probability
+L_missing / (L_operating + L_missing). The chain is drawn as alternating geometric runs, so the cost
+grows with the number of bursts and not with the number of samples.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ AT_ONCE = 1 << 21  # runs held in memory while drawing
 class Dropout:
     """The tables `[fleet.dropout]` (training) and `[fleet.dropout_test]` (validation and test)."""
 
-    kind: Kind = "none"  # bursts in time, or window by window
-    preset: Preset = ""  # operating and missing by name; with markov
+    kind: Kind = "none"  # bursts in time (markov), or independently window by window (iid)
+    preset: Preset = ""  # named values of operating and missing; with markov
     operating: float = 0.0  # expected seconds without interruption; with markov
     missing: float = 0.0  # expected seconds of an interruption; with markov
     rate: float = 0.0  # probability that a window lacks a sensor; with iid
@@ -59,12 +59,13 @@ class Dropout:
         allowed = {"markov": {"preset", "operating", "missing"}, "iid": {"rate"}}
         if extra := given - allowed.get(self.kind, set()):
             raise CommunisError(
-                f"{', '.join(sorted(extra))} has no meaning with kind = {self.kind!r}"
+                f"{', '.join(sorted(extra))} has no meaning with kind = {self.kind!r}: leave it out"
             )
         if self.kind == "markov":
             if self.preset and given != {"preset"}:
                 raise CommunisError(
-                    f"preset = {self.preset!r} already says what operating and missing are"
+                    f"preset = {self.preset!r} already sets operating and missing: give the preset "
+                    "or the values"
                 )
             if not all(0 < seconds < math.inf for seconds in self.bursts):
                 raise CommunisError(
@@ -74,28 +75,29 @@ class Dropout:
         if self.kind == "iid" and not 0 < self.rate < 1:
             raise CommunisError(f"kind = 'iid' needs a rate between 0 and 1, got {self.rate}")
         if not 0 < self.least <= 1:
-            raise CommunisError(f"least is a share in (0, 1], got {self.least}")
+            raise CommunisError(f"least must be a share in (0, 1], got {self.least}")
 
     @property
     def bursts(self) -> tuple[float, float]:
-        """Expected seconds operating and missing."""
+        """The expected seconds operating and missing."""
         return PRESETS.get(self.preset, (self.operating, self.missing))
 
 
 def missing_runs(
     steps: Array, operating: Array, missing: Array, rng: np.random.Generator
 ) -> tuple[Array, Array, Array]:
-    """The missing runs of n independent chains: chain, first step and the step after the last, in
-    order of chain and time.
+    """Draws the missing runs of n independent chains: the chain, the first step and the step after
+    the last, sorted by chain and time.
 
     steps (n,): length of each chain; operating, missing (n,): expected run lengths in steps, at
     least 1.
     """
     gone = rng.random(len(steps)) < missing / (operating + missing)
-    # A geometric law has no memory: the first run is no different although it began earlier.
+    # The geometric distribution has no memory: the first run has the same distribution as the
+    # others although it began earlier.
     stop = 1 / np.where(gone, [missing, operating], [operating, missing])  # of even and odd runs
     at = np.zeros(len(steps), np.int64)
-    found: list[tuple[Array, Array, Array]] = []
+    runs: list[tuple[Array, Array, Array]] = []
     live = np.flatnonzero(steps > 0)
     while len(live):
         left = (steps - at)[live] / (operating + missing)[live]
@@ -107,12 +109,12 @@ def missing_runs(
         first = end - lengths[np.arange(len(live)), :, which]
         row, column = np.nonzero(first < steps[live, None])
         end = np.minimum(end, steps[live, None])
-        found.append((live[row], first[row, column], end[row, column]))
+        runs.append((live[row], first[row, column], end[row, column]))
         at[live] = ends[:, -1]
         live = live[at[live] < steps[live]]
-    if not found:
-        nothing = np.zeros(0, np.int64)
-        return nothing, nothing, nothing
-    chain, first, end = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    if not runs:
+        empty = np.zeros(0, np.int64)
+        return empty, empty, empty
+    chain, first, end = (np.concatenate(parts) for parts in zip(*runs, strict=True))
     order = np.argsort(chain, kind="stable")
     return chain[order], first[order], end[order]

@@ -1,4 +1,4 @@
-"""Some of them: independent draws, given that at least one succeeds."""
+"""Independent Bernoulli draws, conditioned on at least one success."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import numpy as np
 from communis.core.arrays import Array
 
 
-def some_of(there: Array, probability: Array, rng: np.random.Generator) -> Array:
-    """(n, M) bool: each entry of `there` (n, M) is kept with its row's probability (n,), and at
-    least one of every row that has any.
+def nonempty_subset(there: Array, probability: Array, rng: np.random.Generator) -> Array:
+    """Returns (n, M) bool: each entry of `there` (n, M) is kept with its row's probability (n,),
+    and at least one entry of every row that has any.
 
-    The law is that of drawing an empty row again until it is not empty. Rows that came out empty
-    are drawn from it directly, by which of their entries is the first to be kept, so that small
+    The distribution is that of redrawing an empty row until it is not empty. Rows that came out
+    empty are drawn from this distribution directly, by the first entry that is kept, so that small
     probabilities cost no more than large ones.
     """
     kept: Array = there & (rng.random(there.shape) < probability[:, None])
@@ -23,7 +23,7 @@ def some_of(there: Array, probability: Array, rng: np.random.Generator) -> Array
     none = np.log1p(-p)
     not_empty = -np.expm1(again.sum(1) * none)
     first = np.floor(np.log1p(-rng.random(len(rows)) * not_empty) / none)
-    first = np.minimum(first, again.sum(1) - 1)[:, None]  # rounding at the end of the range
+    first = np.minimum(first, again.sum(1) - 1)[:, None]  # guards against rounding
     later = (rank > first) & (rng.random(again.shape) < p[:, None])
     kept[rows] = again & ((rank == first) | later)
     return kept

@@ -1,6 +1,6 @@
-"""Online: who can be reached in a round.
+"""Online: which clients are reachable in a round.
 
-The answer for a round follows from the seed alone, so that a resumed run needs no saved state.
+The clients of a round follow from the seed alone, so that a resumed run needs no saved state.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ Kind = Literal["always", "iid", "markov", "daily"]
 
 @dataclass(frozen=True)
 class Online:
-    """The `[fleet.online]` table. In a round in which nobody is online, nobody trains."""
+    """The `[fleet.online]` table. In a round in which no client is online, no client trains."""
 
-    kind: Kind = "always"  # how it changes over the rounds
-    share: float = 0.0  # of the rounds that a client is online; with iid and daily
-    online: float = 0.0  # expected rounds online without a break; with markov
-    offline: float = 0.0  # expected rounds of a break; with markov
+    kind: Kind = "always"  # how clients are online: always, independently in each round (iid), in
+    # runs of rounds (markov), or at the same time of each day (daily)
+    share: float = 0.0  # share of the rounds in which a client is online; with iid and daily
+    online: float = 0.0  # expected length of an online period, in rounds; with markov
+    offline: float = 0.0  # expected length of an offline period, in rounds; with markov
     day: int = 24  # rounds in a day; with daily
     spread: float = 1.0  # part of a day over which the clients' days begin; with daily
 
@@ -36,7 +37,7 @@ class Online:
         allowed = {"always": set(), "markov": {"online", "offline"}}.get(self.kind, {"share"})
         if extra := given - allowed:
             raise CommunisError(
-                f"{', '.join(sorted(extra))} has no meaning with kind = {self.kind!r}"
+                f"{', '.join(sorted(extra))} has no meaning with kind = {self.kind!r}: leave it out"
             )
         if self.kind in ("iid", "daily") and not 0 < self.share <= 1:
             raise CommunisError(f"kind = {self.kind!r} needs a share in (0, 1], got {self.share}")
@@ -48,8 +49,8 @@ class Online:
                 )
             if 1 / self.online + 1 / self.offline > 1 + 1e-9:
                 raise CommunisError(
-                    f"online = {self.online:g} and offline = {self.offline:g}: bursts shorter than "
-                    "those of independent rounds; use kind = 'iid'"
+                    f"online = {self.online:g} and offline = {self.offline:g}: the periods are "
+                    "shorter than those of independent rounds; use kind = 'iid'"
                 )
         if self.day < 1 or not 0 <= self.spread <= 1:
             raise CommunisError(
@@ -57,7 +58,7 @@ class Online:
             )
 
     def who(self, clients: int, round: int, streams: Streams) -> Array:
-        """(clients,) bool: who is online in this round. May be nobody."""
+        """Returns (clients,) bool: which clients are online in this round, possibly none."""
         if self.kind == "always":
             return np.ones(clients, bool)
         if self.kind == "iid":
@@ -69,9 +70,10 @@ class Online:
         return self._markov(clients, round, streams)
 
     def _markov(self, clients: int, round: int, streams: Streams) -> Array:
-        """The two-state chain, read backwards: a round's draw either settles a client's state
-        whatever it was before, or leaves it as it was. So only the rounds since each client's last
-        settling draw are looked at; the chain starts stationary in round 0."""
+        """Evaluates the two-state chain backwards. The draw of a round either fixes a client's
+        state independently of the state before, or leaves it unchanged. Therefore only the rounds
+        since each client's last fixing draw are evaluated. The chain starts stationary in round
+        0."""
         come, stay = 1 / self.offline, 1 - 1 / self.online  # come <= stay
         state = np.zeros(clients, bool)
         unsettled = np.ones(clients, bool)

@@ -1,4 +1,4 @@
-"""Outages: what is missing from clients' windows beyond what the data itself lacks."""
+"""Outages: sensor data removed from clients' windows in addition to the gaps in the data."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from communis.fleet.availability.trace import Trace
 
 @dataclass(frozen=True)
 class Outages:
-    """Bursts on every client's timeline (a trace), and streams that single windows lack."""
+    """Bursts on every client's timeline (a trace), and modalities removed from single windows."""
 
     place: Array  # (N,) seconds on its client's timeline at which each window starts
     trace: Trace | None = None
-    drop: Sequence[float] = ()  # per client: probability that a window lacks a stream
-    number: int = 0  # of this draw among several
+    drop: Sequence[float] = ()  # per client: probability that a window lacks a modality
+    number: int = 0  # number of this draw among several
 
     def strike(
         self,
@@ -33,16 +33,16 @@ class Outages:
         suite: Sequence[Modality],
         streams: Streams,
     ) -> dict[Modality, tuple[Array, Array]]:
-        """Per modality of a client's suite: which samples are there, (n, steps) or (n,), and which
-        windows therefore have the modality, (n,)."""
-        found = {m: self._bursts(windows, rows, client, m) for m in suite}
+        """Returns, for each modality of a client's suite, which samples are present, (n, steps) or
+        (n,), and which windows therefore have the modality, (n,)."""
+        struck = {m: self._bursts(windows, rows, client, m) for m in suite}
         if self.drop and self.drop[client] > 0:
-            flags = np.stack([found[m][1] for m in suite], 1)
+            flags = np.stack([struck[m][1] for m in suite], 1)
             further = (self.number,) if self.number else ()
             generator = streams.generator("drop", client, *further)
             kept = drop_streams(flags, self.drop[client], generator)
-            found = {m: (found[m][0], kept[:, i]) for i, m in enumerate(suite)}
-        return found
+            struck = {m: (struck[m][0], kept[:, i]) for i, m in enumerate(suite)}
+        return struck
 
     def _bursts(
         self, windows: Windows, rows: Array, client: int, m: Modality
@@ -52,7 +52,7 @@ class Outages:
             return own, own
         there = presence(self.trace, windows, self.place, rows, client, m)
         known = there
-        if there.ndim == 2 and m in windows.present:  # what was missing before counts as well
+        if there.ndim == 2 and m in windows.present:  # gaps in the data count as well
             partly = np.flatnonzero(own & there.any(1) & ~there.all(1))
             x = np.isfinite(windows.inputs[m][rows[partly]])
             known = there.copy()

@@ -1,5 +1,5 @@
-"""Pictures of availability: a client's sensors over time, as SVG or in a terminal, and who owns
-what."""
+"""Plots of availability: a client's sensors over time, as SVG or text, and the sensors that each
+client owns."""
 
 from __future__ import annotations
 
@@ -14,33 +14,34 @@ from communis.core.markup import element, stacked
 from communis.fleet.availability.trace import Trace
 
 THERE, GONE = "#2563eb", "#e5e7eb"
-SHADES = "░▒▓█"  # from hardly there to always there; a space: not at all
+SHADES = "░▒▓█"  # from rarely present to always present; a space: never present
 ROW, PAD, WIDTH = 18, 8, 640
 LEVELS = 8
 
 
 def there_by_cell(intervals: Array, seconds: float, cells: int) -> Array:
-    """(cells,): the share of each of `cells` equal stretches in which nothing is missing."""
+    """Returns (cells,): the share of each of `cells` equal periods in which nothing is missing."""
     edges = np.linspace(0, seconds, cells + 1)
     if not len(intervals) or seconds <= 0:
         return np.ones(cells)
     missed = np.concatenate([[0.0], np.cumsum(np.diff(intervals, axis=1))])
-    upto = np.interp(
-        edges, intervals.ravel(), np.column_stack([missed[:-1], missed[1:]]).ravel(), left=0.0
-    )
-    share: Array = np.clip(1 - np.diff(upto) / (seconds / cells), 0, 1)
+    missed_at_edges = np.column_stack([missed[:-1], missed[1:]]).ravel()
+    cumulative = np.interp(edges, intervals.ravel(), missed_at_edges, left=0.0)
+    share: Array = np.clip(1 - np.diff(cumulative) / (seconds / cells), 0, 1)
     return share
 
 
 def client_map(
     trace: Trace, suite: Sequence[Modality], client: int, split: int
 ) -> dict[str, Array]:
-    """What `sensor_map` and `sensor_text` draw: the missing intervals of every sensor it owns."""
+    """Returns the missing intervals of every sensor of a client, for `sensor_map` and
+    `sensor_text`."""
     return {m: trace.intervals(client, m, split) for m in sorted(suite)}
 
 
 def sensor_text(sensors: Mapping[str, Array], seconds: float, width: int = 60) -> str:
-    """One line per sensor: its name, a block per stretch of time, the share that is there."""
+    """Returns one line per sensor: its name, a block per period, the share of time it is
+    present."""
     margin = max((len(name) for name in sensors), default=0)
     lines = []
     for name, intervals in sensors.items():
@@ -53,7 +54,7 @@ def sensor_text(sensors: Mapping[str, Array], seconds: float, width: int = 60) -
 
 
 def sensor_map(sensors: Mapping[str, Array], seconds: float, title: str) -> Markup:
-    """SVG: a row per sensor, time to the right, blue where it is there."""
+    """Returns an SVG with a row per sensor, time to the right, blue where the sensor is present."""
     left = PAD + 7 * max((len(name) for name in sensors), default=0) + PAD
     bottom = ROW + PAD + ROW * len(sensors)
     parts = [_text(PAD, ROW - 4, title)]
@@ -62,7 +63,7 @@ def sensor_map(sensors: Mapping[str, Array], seconds: float, title: str) -> Mark
         there = there_by_cell(intervals, seconds, WIDTH)
         parts.append(_text(PAD, top + ROW - 6, name))
         parts.append(_rect(left, top, WIDTH, ROW - 3, GONE))
-        parts += _stretches(there, left, top, f"{name}: there {there.mean():.0%} of the time")
+        parts += _bars(there, left, top, f"{name}: present {there.mean():.0%} of the time")
     parts.append(_text(left, bottom + ROW - 4, "0 s"))
     parts.append(_text(left + WIDTH, bottom + ROW - 4, f"{seconds:.0f} s", "end"))
     return _svg(left + WIDTH + PAD, bottom + ROW + PAD, title, parts)
@@ -71,13 +72,14 @@ def sensor_map(sensors: Mapping[str, Array], seconds: float, title: str) -> Mark
 def suite_map(
     suites: Sequence[Sequence[Modality]], modalities: Sequence[Modality], title: str
 ) -> Markup:
-    """SVG: a row per client, a column per modality, blue where the client owns it."""
+    """Returns an SVG with a row per client, a column per modality, blue where the client owns the
+    sensor."""
     row = max(2, min(ROW, 600 // max(len(suites), 1)))
     column = 7 * max((len(m) for m in modalities), default=0) + PAD
     left, top = 44, 2 * ROW + PAD
     parts = [_text(PAD, ROW - 4, title)]
     parts += [_text(left + i * column, top - 5, m) for i, m in enumerate(modalities)]
-    every = max(1, -(-ROW // row))  # rows are too thin for every number
+    every = max(1, -(-ROW // row))  # thin rows have no room for every client number
     for k, suite in enumerate(suites):
         if k % every == 0:
             parts.append(_text(left - PAD, top + k * row + min(row, 12), str(k), "end"))
@@ -88,9 +90,9 @@ def suite_map(
     return _svg(left + column * len(modalities), top + row * len(suites) + PAD, title, parts)
 
 
-def _stretches(there: Array, left: int, top: int, tip: str) -> list[Markup]:
-    """Equal neighbours as one rectangle each, so the picture's size does not grow with the number
-    of interruptions."""
+def _bars(there: Array, left: int, top: int, tip: str) -> list[Markup]:
+    """Returns one rectangle for each run of equal cells, so that the size of the plot does not grow
+    with the number of interruptions."""
     level = np.ceil(there * LEVELS - 1e-9).astype(int)
     first = np.flatnonzero(np.diff(level, prepend=-1))
     length = np.diff(first, append=len(level))

@@ -1,4 +1,4 @@
-"""Presence: which samples of a client's windows its sensors delivered."""
+"""Presence: which samples of a client's windows its sensors have delivered."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def presence(
     client: int,
     modality: Modality,
 ) -> Array:
-    """(n, steps) bool: the samples that are there, of windows `rows` of a client; (n,) for kinds
-    without a time axis, where a window is there if its centre is.
+    """Returns (n, steps) bool: which samples of the windows `rows` of a client are present. The
+    result is (n,) for kinds without a time axis, where a window is present if its centre is.
 
     place: each window's start on its client's timeline (`timeline`).
     """
@@ -40,9 +40,9 @@ def presence(
 
 
 def enough(there: Array, least: float | Array) -> Array:
-    """(n,) bool: whether a window has the share `least` of its samples or more; one share for all
-    or one per window."""
+    """Returns (n,) bool: whether a window has at least the share `least` of its samples. `least` is
+    one share for all windows or one per window."""
     if there.ndim == 1:
         return there
-    found: Array = there.mean(1) >= least - 1e-9
-    return found
+    suffices: Array = there.mean(1) >= least - 1e-9
+    return suffices

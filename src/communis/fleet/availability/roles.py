@@ -1,5 +1,4 @@
-"""Fixed role lists: so many clients with these sensors, so many with those; who plays which role is
-drawn by seed."""
+"""Roles: fixed numbers of clients with given sensors. The role of each client is drawn by seed."""
 
 from __future__ import annotations
 
@@ -15,29 +14,29 @@ from communis.core.contract import Modality
 from communis.core.errors import CommunisError
 from communis.core.streams import Streams
 from communis.data.recordings.shares import apportioned
-from communis.fleet.availability.nonempty import some_of
+from communis.fleet.availability.nonempty import nonempty_subset
 
 
 @dataclass(frozen=True)
 class Role:
-    """One entry of `[[fleet.roles]]`: what some clients have in common."""
+    """One entry of `[[fleet.roles]]`: the sensors, device and model of a group of clients."""
 
-    modalities: tuple[Modality, ...]
-    count: int
+    modalities: tuple[Modality, ...]  # sensors of these clients
+    count: int  # number of these clients
     device: str = ""  # name of a device profile
-    model: str = ""  # architecture; empty: as the rest of the fleet
-    detail: Literal["coarse", "dense"] = "dense"  # coarse: averaged or thinned out
-    drop: float = 0.0  # probability that a window lacks a stream; never all of them
+    model: str = ""  # architecture; empty: one of `fleet.models`
+    detail: Literal["coarse", "dense"] = "dense"  # coarse: values are averaged or thinned out
+    drop: float = 0.0  # probability that a window lacks a modality; never all of them
 
     def __post_init__(self) -> None:
         if len(set(self.modalities)) != len(self.modalities):
-            raise CommunisError(f"modalities {list(self.modalities)}: one is named twice")
+            raise CommunisError(f"modalities {list(self.modalities)}: a name occurs twice")
         if self.count < 0:
             raise CommunisError(f"count must be at least 0, got {self.count}")
         if self.detail not in ("coarse", "dense"):
             raise CommunisError(f"detail must be coarse or dense, got {self.detail!r}")
         if not 0 <= self.drop < 1:
-            raise CommunisError(f"drop is a probability below 1, got {self.drop}")
+            raise CommunisError(f"drop must be a probability below 1, got {self.drop}")
 
     @property
     def suite(self) -> tuple[Modality, ...]:
@@ -47,12 +46,12 @@ class Role:
 def cast(
     roles: Sequence[Role], clients: int, modalities: Sequence[Modality], streams: Streams
 ) -> list[Role]:
-    """The role of every client."""
+    """Returns the role of every client."""
     for role in roles:
         unknown = [m for m in role.modalities if m not in modalities]
         if unknown or not role.modalities:
             raise CommunisError(
-                f"role with modalities {list(role.modalities)}: the data has {sorted(modalities)}"
+                f"role with modalities {list(role.modalities)}: the data have {sorted(modalities)}"
             )
     total = sum(role.count for role in roles)
     if total != clients:
@@ -70,33 +69,29 @@ def client_types(
     mix: tuple[float, float, float] = (0.4, 0.3, 0.3),
     drop: float = 0.3,
 ) -> tuple[Role, ...]:
-    """UMEDA's types as roles: A has one modality, coarse; B has one, dense; C has all of them, and
-    its windows lack each stream with probability `drop`.
+    """Returns UMEDA's client types as roles: A has one modality, coarse; B has one, dense; C has
+    all of them, and its windows lack each modality with probability `drop`.
 
-    Counts follow `mix` by largest remainder. Single modalities are dealt in turn, first to A and
-    then on to B.
+    Counts follow `mix` by largest remainder. Single modalities are assigned in turn, first to A and
+    then to B.
     """
     names = sorted(modalities)
     if min(mix) < 0 or not 0 < sum(mix) < math.inf:
         raise CommunisError(f"shares must be at least 0, got {list(mix)}")
     coarse, dense, mixed = apportioned(mix, clients).tolist()
     turn = np.arange(coarse + dense) % len(names)
-    counts = {
-        "coarse": np.bincount(turn[:coarse], minlength=len(names)),
-        "dense": np.bincount(turn[coarse:], minlength=len(names)),
-    }
-    roles = [
-        *(
-            Role((m,), int(n), detail="coarse")
-            for m, n in zip(names, counts["coarse"], strict=True)
-        ),
-        *(Role((m,), int(n)) for m, n in zip(names, counts["dense"], strict=True)),
-        Role(tuple(names), mixed, drop=drop),
-    ]
+    coarse_counts = np.bincount(turn[:coarse], minlength=len(names))
+    dense_counts = np.bincount(turn[coarse:], minlength=len(names))
+    roles = []
+    for m, count in zip(names, coarse_counts, strict=True):
+        roles.append(Role((m,), int(count), detail="coarse"))
+    for m, count in zip(names, dense_counts, strict=True):
+        roles.append(Role((m,), int(count)))
+    roles.append(Role(tuple(names), mixed, drop=drop))
     return tuple(role for role in roles if role.count)
 
 
 def drop_streams(present: Array, drop: float, rng: np.random.Generator) -> Array:
-    """(n, M) bool: what is left of `present` when each stream of each window is dropped with
-    probability `drop`, but never the last one."""
-    return some_of(present, np.full(len(present), 1 - drop), rng)
+    """Returns (n, M) bool: `present` after each modality of each window is dropped with probability
+    `drop`, but never the last one."""
+    return nonempty_subset(present, np.full(len(present), 1 - drop), rng)

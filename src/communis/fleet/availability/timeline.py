@@ -1,4 +1,4 @@
-"""Timeline: where every window lies in the time of its client."""
+"""Timeline: the time at which each window starts on the timeline of its client."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import numpy as np
 from communis.core.arrays import Array
 from communis.data.recordings.windows import UNUSED, Windows
 
-NEAREST = 1 / 64  # of a window's length; windows that begin nearer to each other share their fate
+NEAREST = 1 / 64  # of a window's length; windows that begin closer together drop out together
 
 
 def timeline(windows: Windows, client_of: Array) -> Array:
-    """(N,) float64: the second on its client's timeline at which each window starts.
+    """Returns (N,) float64: the second on its client's timeline at which each window starts.
 
-    A client with one owner has the owner's time. Several owners are laid end to end, each as long
-    as its last window in this client lasts.
+    A client with one owner has the owner's time. Several owners follow one another, each until the
+    end of its last window in this client.
     """
     _, owner = np.unique(windows.owner, return_inverse=True)
     pairs, pair = np.unique(client_of * (owner.max() + 1) + owner, return_inverse=True)
@@ -28,7 +28,7 @@ def timeline(windows: Windows, client_of: Array) -> Array:
 
 
 def durations(windows: Windows, client_of: Array, place: Array, clients: int) -> Array:
-    """(clients, 3): the second at which the last window of each client and split ends."""
+    """Returns (clients, 3): the second at which the last window of each client and split ends."""
     used = (client_of >= 0) & (windows.split != UNUSED)
     ends = np.zeros((clients, 3))
     np.maximum.at(ends, (client_of[used], windows.split[used]), place[used] + windows.seconds)
@@ -36,7 +36,7 @@ def durations(windows: Windows, client_of: Array, place: Array, clients: int) ->
 
 
 def spacing(windows: Windows, client_of: Array, place: Array) -> float:
-    """The shortest time between the starts of two windows of one client."""
+    """Returns the shortest time between the starts of two windows of one client."""
     order = np.lexsort((place, client_of))
     same = np.diff(client_of[order]) == 0
     apart = np.diff(place[order])[same]

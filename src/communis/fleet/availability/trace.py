@@ -1,7 +1,7 @@
-"""Trace: when which sensor of which client was missing, as intervals of time.
+"""Trace: the time intervals in which the sensors of each client are missing.
 
-A trace can be drawn, saved as a Parquet file, loaded and replayed. An interval holds its beginning
-and not its end; those of one sensor do not overlap.
+A trace can be drawn, saved as a Parquet file, loaded and replayed. An interval includes its start
+and excludes its end; the intervals of one sensor do not overlap.
 """
 
 from __future__ import annotations
@@ -28,15 +28,19 @@ FORMAT = b"communis.trace"
 
 @dataclass(frozen=True)
 class Trace:
+    """The missing intervals of all sensors, sorted by client, modality, split and start."""
+
     modalities: tuple[Modality, ...]
     seconds: Array  # (clients, 3): length of each client's timeline per split
     client: Array  # (intervals,) int64
-    modality: Array  # (intervals,) int64: place in `modalities`
-    split: Array  # (intervals,) int64: place in SPLITS
+    modality: Array  # (intervals,) int64: index in `modalities`
+    split: Array  # (intervals,) int64: index in SPLITS
     start: Array  # (intervals,) float64, seconds on the client's timeline
     end: Array  # (intervals,) float64
-    whole: tuple[bool, bool, bool] = (False, False, False)  # per split: centres decide on windows
-    least: tuple[float, float, float] = (0.5, 0.5, 0.5)  # per split: samples a window must have
+    # Per split: a window is missing as a whole, if its centre is, instead of sample by sample.
+    whole: tuple[bool, bool, bool] = (False, False, False)
+    least: tuple[float, float, float] = (0.5, 0.5, 0.5)  # per split: share of samples that a
+    # window needs to count as present
 
     def __post_init__(self) -> None:
         for name, limit in (("client", len(self.seconds)), ("modality", self._width), ("split", 3)):
@@ -77,7 +81,7 @@ class Trace:
         return np.column_stack([self.start, self.end]).ravel()
 
     def intervals(self, client: int, modality: Modality, split: int) -> Array:
-        """(intervals, 2): start and end of what this sensor misses, in order."""
+        """Returns (intervals, 2): start and end of the missing intervals of a sensor, in order."""
         if modality not in self.modalities or not 0 <= client < len(self.seconds):
             raise CommunisError(
                 f"the trace is of {len(self.seconds)} clients with {', '.join(self.modalities)}; "
@@ -87,29 +91,37 @@ class Trace:
         return self._edges[2 * self._first[chain] : 2 * self._first[chain + 1]].reshape(-1, 2)
 
     def missing(self, client: int, modality: Modality, split: int, times: Array) -> Array:
-        """Whether the sensor is missing at these seconds of the client's timeline, bool."""
+        """Returns, for each of these seconds of the client's timeline, whether the sensor is
+        missing."""
         edges = self.intervals(client, modality, split).ravel()
         gone: Array = np.searchsorted(edges, times, side="right") % 2 == 1
         return gone
 
     def digest(self) -> str:
-        """Equal for equal traces."""
-        found = hashlib.sha256(repr((self.modalities, self.whole, self.least)).encode())
+        """Returns a hash that is equal for equal traces."""
+        digest = hashlib.sha256(repr((self.modalities, self.whole, self.least)).encode())
         for name in ("seconds", "client", "modality", "split", "start", "end"):
-            found.update(np.ascontiguousarray(getattr(self, name)).tobytes())
-        return found.hexdigest()
+            digest.update(np.ascontiguousarray(getattr(self, name)).tobytes())
+        return digest.hexdigest()
 
     def share(self) -> Array:
-        """(clients, modalities, 3): the share of its time that each sensor is missing."""
+        """Returns (clients, modalities, 3): the share of its time that each sensor is missing."""
         shape = (len(self.seconds), self._width, 3)
         total = np.bincount(self._chain, self.end - self.start, int(np.prod(shape))).reshape(shape)
         share: Array = total / np.maximum(self.seconds[:, None, :], np.finfo(float).tiny)
         return share
 
     def save(self, path: Path) -> None:
-        names, splits = np.array(self.modalities, object), np.array(SPLITS, object)
-        about = {"version": 1, "modalities": self.modalities, "whole": self.whole}
-        about["least"] = self.least
+        """Writes the trace to a Parquet file."""
+        names = np.array(self.modalities, object)
+        splits = np.array(SPLITS, object)
+        about = {
+            "version": 1,
+            "modalities": self.modalities,
+            "whole": self.whole,
+            "least": self.least,
+            "seconds": self.seconds.tolist(),
+        }
         table = pa.table(
             {
                 "client": self.client,
@@ -119,7 +131,6 @@ class Trace:
                 "end": self.end,
             }
         )
-        about["seconds"] = self.seconds.tolist()
         table = table.replace_schema_metadata({FORMAT: json.dumps(about)})
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink)
@@ -127,6 +138,7 @@ class Trace:
 
     @classmethod
     def load(cls, path: Path) -> Trace:
+        """Reads a trace from a Parquet file that `save` wrote."""
         if not path.exists():
             raise CommunisError(f"{path}: there is no such trace")
         try:
@@ -151,10 +163,10 @@ class Trace:
             )
         except KeyError as error:
             raise CommunisError(
-                f"{path}: not a trace that communis saved; it lacks {error}"
+                f"{path}: not a trace that was saved by communis; it lacks {error}"
             ) from None
         except (CommunisError, ValueError, TypeError) as error:
-            raise CommunisError(f"{path}: not a sound trace: {error}") from None
+            raise CommunisError(f"{path}: not a valid trace: {error}") from None
 
 
 def _column(table: Any, name: str, kind: Any) -> Any:
@@ -171,11 +183,11 @@ def _numbers(table: Any, name: str, kind: Any) -> Array:
 
 
 def _places(table: Any, name: str, names: tuple[str, ...]) -> Array:
-    """Each cell's place among `names`."""
+    """Returns the index of each cell in `names`."""
     encoded = _column(table, name, pa.string()).dictionary_encode()
-    found = encoded.dictionary.to_pylist()
-    if unknown := [one for one in found if one not in names]:
+    values = encoded.dictionary.to_pylist()
+    if unknown := [value for value in values if value not in names]:
         raise CommunisError(f"unknown {name} {', '.join(unknown)}; expected {', '.join(names)}")
-    places = np.array([names.index(one) for one in found], np.int64)
-    which: Array = np.asarray(encoded.indices)
-    return places[which]
+    places = np.array([names.index(value) for value in values], np.int64)
+    indices: Array = np.asarray(encoded.indices)
+    return places[indices]

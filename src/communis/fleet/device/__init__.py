@@ -1,19 +1,27 @@
-"""Devices: profiles, what training costs, and the clock that turns it into seconds and joules."""
+"""Devices: profiles, the cost of training, and the clock that turns it into seconds and joules."""
 
-from communis.fleet.device.clock import Clock, ClockConfig, Spent, Used, Whole
-from communis.fleet.device.profiles import PRESETS, DeviceProfile, find, load, of_fleet, told, write
+from communis.fleet.device.clock import Clock, ClockConfig, FullModel, Spent, Used
+from communis.fleet.device.profiles import (
+    PRESETS,
+    DeviceProfile,
+    find,
+    load,
+    of_fleet,
+    without_source,
+    write,
+)
 
 __all__ = [
     "PRESETS",
     "Clock",
     "ClockConfig",
     "DeviceProfile",
+    "FullModel",
     "Spent",
     "Used",
-    "Whole",
     "find",
     "load",
     "of_fleet",
-    "told",
+    "without_source",
     "write",
 ]

@@ -1,4 +1,4 @@
-"""What a device really reaches: FLOP/s of a piece of training, and watts where the system counts
+"""Calibration of a device: the FLOP/s that training reaches, and the watts if the system counts
 energy."""
 
 from __future__ import annotations
@@ -11,24 +11,25 @@ from pathlib import Path
 from communis.fleet.device.profiles import DeviceProfile
 
 POWERCAP = Path("/sys/class/powercap")  # Linux; Intel and AMD alike
-ACTIVE, LINK = 15.0, 20e6  # W and bit/s where nothing is known
-IDLE, RADIO = 0.2, 0.6  # of the active power, as the presets have it
+ACTIVE = 15.0  # W, assumed if not measured
+LINK = 20e6  # bit/s, assumed if not given
+IDLE, RADIO = 0.2, 0.6  # shares of the active power, as in the presets
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What several repetitions reached, in FLOP/s."""
+    """The FLOP/s of several repetitions."""
 
     repetitions: Sequence[float]
 
     @property
     def best(self) -> float:
-        """What the device can do: other programs only ever slow it down. Four digits are true."""
+        """The fastest repetition, to four digits: other programs can only slow a device down."""
         return float(f"{max(self.repetitions):.4g}")
 
     @property
     def spread(self) -> float:
-        """How far the slowest repetition lies below the best, as a share of it."""
+        """The distance of the slowest repetition from the best, as a share of the best."""
         return 1 - min(self.repetitions) / max(self.repetitions)
 
 
@@ -39,19 +40,22 @@ def repeat(
     repetitions: int,
     now: Callable[[], float] = time.perf_counter,
 ) -> Iterator[float]:
-    """Does the work, which costs so many FLOPs, over and over for so many seconds; the FLOP/s of
-    every repetition. The first time, which warms up, does not count."""
+    """Repeats the work, which costs `flops` FLOPs, for `seconds` and yields the FLOP/s of every
+    repetition. The first call warms up and does not count."""
     work()
     for _ in range(repetitions):
-        start, times, elapsed = now(), 0, 0.0
+        start = now()
+        times = 0
+        elapsed = 0.0
         while elapsed < seconds / repetitions or not times:
             work()
-            times, elapsed = times + 1, now() - start
+            times += 1
+            elapsed = now() - start
         yield times * flops / elapsed
 
 
 class Energy:
-    """Joules that the processor has used so far, by the system's own counters (RAPL)."""
+    """The joules that the processor has used, by the system's own counters (RAPL)."""
 
     def __init__(self, folder: Path = POWERCAP) -> None:
         self._counters = [path for path in sorted(folder.glob("intel-rapl:*")) if _package(path)]
@@ -60,21 +64,23 @@ class Energy:
         self._total = 0.0
         try:
             self._last = {path: _number(path / "energy_uj") for path in self._counters}
-        except OSError:  # often only for root
+        except OSError:  # often only root may read them
             self.readable = False
 
     def joules(self) -> float:
-        """Since this object was made. A counter starts again at its limit, after about an hour."""
+        """Returns the joules since this object was made. A counter wraps around at its limit, after
+        about an hour."""
         for path, before in self._last.items():
             count = _number(path / "energy_uj")
-            around = _number(path / "max_energy_range_uj") if count < before else 0
-            self._total += (count - before + around) / 1e6
+            wrapped = _number(path / "max_energy_range_uj") if count < before else 0
+            self._total += (count - before + wrapped) / 1e6
             self._last[path] = count
         return self._total
 
 
 def _package(path: Path) -> bool:
-    """A whole processor: no part of one, and not the whole computer, which would count twice."""
+    """Whether the counter is that of a complete processor. Those of its parts, and that of the
+    complete computer, would count energy twice."""
     try:
         return (path / "name").read_text().startswith("package")
     except OSError:
@@ -92,8 +98,8 @@ def profile(
     measured: Mapping[str, float],
     given: Mapping[str, float],
 ) -> DeviceProfile:
-    """A profile whose source says which numbers were measured, given and assumed. `given` goes
-    first; keys are fields of a profile."""
+    """Returns a profile whose source states which numbers were measured, given and assumed. Given
+    numbers have precedence over measured ones; keys are fields of a profile."""
     active = {"power_active": ACTIVE, **measured, **given}["power_active"]
     assumed = {
         "power_active": active,
@@ -103,7 +109,7 @@ def profile(
         "down": LINK,
     }
     rest = [key for key in assumed if key not in measured and key not in given]
-    words = [
+    sources = [
         f"measured: flops ({what}; best of {len(speed.repetitions)}, the slowest "
         f"{100 * speed.spread:.0f} % below)",
         *(f"{key} (energy counters, processor only)" for key in measured if key not in given),
@@ -111,4 +117,4 @@ def profile(
         f"assumed: {', '.join(rest)}" if rest else "",
     ]
     numbers = {**assumed, **measured, **given}
-    return DeviceProfile(name, speed.best, **numbers, source="; ".join(filter(None, words)))
+    return DeviceProfile(name, speed.best, **numbers, source="; ".join(filter(None, sources)))

@@ -21,24 +21,27 @@ Mode = Literal["flop_prop", "exact"]
 
 @dataclass(frozen=True)
 class ClockConfig:
-    mode: Mode = "flop_prop"  # by groups that train, as RELIEF; exact: by FLOPs really computed
-    share: float = 1.0  # of a profile's FLOP/s that training reaches
+    """How the time of devices is computed."""
+
+    mode: Mode = "flop_prop"  # in proportion to the groups that train, as in RELIEF; exact: by the
+    # FLOPs that are computed
+    share: float = 1.0  # share of a profile's FLOP/s that training reaches
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
             options = ", ".join(map(repr, get_args(Mode)))
             raise CommunisError(f"mode must be one of {options}, got {self.mode!r}")
         if not 0 < self.share <= 1:
-            raise CommunisError(f"share is a share in (0, 1], got {self.share}")
+            raise CommunisError(f"share must be in (0, 1], got {self.share}")
 
 
 @dataclass(frozen=True)
 class Used:
-    """What a client did in a round."""
+    """The work and traffic of a client in a round."""
 
     client: int
     device: str  # name of its profile
-    log: Mapping[str, float]  # what its training noted (local.py)
+    log: Mapping[str, float]  # diagnostics that its training logged
     down: int  # bytes received
     up: int  # bytes sent
     model: str = ""  # its architecture, where there are several
@@ -46,7 +49,7 @@ class Used:
 
 @dataclass(frozen=True)
 class Spent:
-    """What that took: seconds by activity, and energy."""
+    """The seconds by activity, and the energy, of a client in a round."""
 
     client: int
     compute: float
@@ -57,8 +60,8 @@ class Spent:
 
 
 @dataclass(frozen=True)
-class Whole:
-    """A model with all of the fleet's sensors."""
+class FullModel:
+    """The cost of a model with all of the fleet's sensors."""
 
     forward: float  # FLOPs per window
     groups: int
@@ -70,47 +73,55 @@ class Whole:
 
 
 class Clock:
-    """models: by architecture."""
+    """Computes the seconds and joules of training and transmission on the devices of a fleet.
+
+    models: the cost of each architecture with all sensors.
+    """
 
     def __init__(
         self,
         config: ClockConfig,
         profiles: Mapping[str, DeviceProfile],
-        models: Mapping[str, Whole],
+        models: Mapping[str, FullModel],
     ) -> None:
-        self._mode, self._share, self._profiles = config.mode, config.share, profiles
+        self._mode = config.mode
+        self._share = config.share
+        self._profiles = profiles
         self._models = models
 
     def compute(self, device: str, log: Mapping[str, float], model: str = "") -> float:
-        """Seconds of training."""
+        """Returns the seconds of training."""
         if self._mode == "exact":
             flops = log.get(diagnostics.FLOPS_FORWARD.name, 0.0)
             flops += log.get(diagnostics.FLOPS_BACKWARD.name, 0.0)
         else:
-            whole = self._models[model]
-            flops = whole.forward * log.get(diagnostics.WINDOWS.name, 0.0)
-            flops += whole.group * log.get(diagnostics.GROUP_WINDOWS.name, 0.0)
+            full = self._models[model]
+            flops = full.forward * log.get(diagnostics.WINDOWS.name, 0.0)
+            flops += full.group * log.get(diagnostics.GROUP_WINDOWS.name, 0.0)
         return flops / self._speed(device)
 
     def round(self, used: Sequence[Used]) -> list[Spent]:
-        """What a round took of each of its clients."""
+        """Returns the seconds and joules of every client in a round."""
         busy = []
-        for one in used:
-            link = self._profiles[one.device]
-            down, up = 8 * one.down / link.down, 8 * one.up / link.up
-            busy.append((self.compute(one.device, one.log, one.model), down, up))
+        for client in used:
+            profile = self._profiles[client.device]
+            compute = self.compute(client.device, client.log, client.model)
+            down = 8 * client.down / profile.down
+            up = 8 * client.up / profile.up
+            busy.append((compute, down, up))
         end = max((sum(seconds) for seconds in busy), default=0.0)
-        found = []
-        for one, (compute, down, up) in zip(used, busy, strict=True):
-            power, idle = self._profiles[one.device], end - sum((compute, down, up))
-            joules = power.power_active * compute + power.power_radio * (down + up)
-            joules += power.power_idle * idle
-            found.append(Spent(one.client, compute, down, up, idle, joules))
-        return found
+        spent = []
+        for client, (compute, down, up) in zip(used, busy, strict=True):
+            profile = self._profiles[client.device]
+            idle = end - sum((compute, down, up))
+            joules = profile.power_active * compute + profile.power_radio * (down + up)
+            joules += profile.power_idle * idle
+            spent.append(Spent(client.client, compute, down, up, idle, joules))
+        return spent
 
     def pace(self, device: str, cost: Cost, groups: int, model: str = "") -> TrainingCost:
-        """Of a device whose training of all its groups has this cost per window; `flop_prop` does
-        not look at either."""
+        """Returns the seconds per window of a device. `exact` uses the cost of training all
+        `groups`, `flop_prop` the cost of the model with all sensors."""
         if self._mode == "exact":
             forward, group = cost.forward, cost.backward / groups
         else:

@@ -1,7 +1,7 @@
-"""Device profiles: how fast a client computes, what power it draws and how fast its link is.
+"""Device profiles: the computing speed, power and link rate of a client's device.
 
-Roles couple sensors with devices by a profile's name. Presets come from RELIEF; measured profiles
-are read from a TOML file in which every table is a profile:
+Roles assign a device to clients by the name of its profile. Presets come from RELIEF; measured
+profiles are read from a TOML file in which every table is a profile:
 
     [my-watch]
     flops = 2.1e9           # FLOP/s reached in training
@@ -57,21 +57,22 @@ class DeviceProfile:
 
 
 def _relief(name: str, tops: float, watts: float, what: str) -> DeviceProfile:
-    """Idle power is a fifth of the active one, as in RELIEF. Radio power is .6 of it (8 of 13 W in
-    its power trace) and 20 Mbit/s are assumed. TOPS are nominal: only their ratios mean anything
-    until they are scaled to a measured time."""
+    """Returns a profile after RELIEF. Idle power is a fifth of the active power, as in the paper.
+    Radio power, 0.6 of the active power (8 of 13 W in its power trace), and 20 Mbit/s are assumed.
+    TOPS are nominal: only their ratios are meaningful until they are scaled to a measured time."""
     source = f"RELIEF: {what}; nominal TOPS, radio power and link rate assumed"
     return DeviceProfile(name, tops * 1e12, watts, 0.2 * watts, 0.6 * watts, 20e6, 20e6, source)
 
 
 def _gap(gap: int) -> tuple[DeviceProfile, DeviceProfile]:
-    """The two slower kinds where the slowest is `gap` times slower than the fastest. RELIEF's own
-    fleet is at 55: 275, 21 and 5 TOPS."""
-    place = math.log(275 / 21) / math.log(55)  # of the middle one, on a logarithmic scale: .642
+    """Returns the two slower profiles of a fleet whose slowest device is `gap` times slower than
+    its fastest. RELIEF's own fleet has a gap of 55: 275, 21 and 5 TOPS."""
+    # The position of the middle device between the others on a logarithmic scale: 0.642.
+    position = math.log(275 / 21) / math.log(55)
     return (
         _relief(
             f"relief-mid-{gap}x",
-            275 / gap**place,
+            275 / gap**position,
             30,
             f"a compute gap of {gap}x, for which the paper gives no middle device: it keeps its "
             "place between the others on a logarithmic scale",
@@ -96,7 +97,7 @@ PRESETS: Mapping[str, DeviceProfile] = MappingProxyType(
 
 
 def find(name: str, measured: Mapping[str, DeviceProfile] = MappingProxyType({})) -> DeviceProfile:
-    """The profile of that name; a measured one goes before a preset."""
+    """Returns the profile of that name; a measured one has precedence over a preset."""
     known = {**PRESETS, **measured}
     if name not in known:
         hint = nearest(name, list(known))
@@ -107,8 +108,8 @@ def find(name: str, measured: Mapping[str, DeviceProfile] = MappingProxyType({})
 def of_fleet(
     devices: Sequence[str], measured: Mapping[str, DeviceProfile] = MappingProxyType({})
 ) -> dict[str, DeviceProfile]:
-    """The profiles of a fleet by name, from the device of every client; none if no client has one.
-    A clock cannot do with some."""
+    """Returns the profiles of a fleet by name, from the device of every client; empty if no client
+    has a device. The clock needs a device for every client or for none."""
     without = [client for client, name in enumerate(devices) if not name]
     if len(without) == len(devices):
         return {}
@@ -121,14 +122,17 @@ def of_fleet(
     return {name: find(name, measured) for name in sorted(set(devices))}
 
 
-def told(profiles: Mapping[str, DeviceProfile]) -> dict[str, dict[str, Any]]:
-    """What profiles say, without where it comes from: that changes no result."""
-    found = {name: asdict(profile) for name, profile in sorted(profiles.items())}
-    return {name: {k: v for k, v in one.items() if k != "source"} for name, one in found.items()}
+def without_source(profiles: Mapping[str, DeviceProfile]) -> dict[str, dict[str, Any]]:
+    """Returns the contents of profiles without their source, which affects no result."""
+    contents = {}
+    for name, profile in sorted(profiles.items()):
+        contents[name] = asdict(profile)
+        del contents[name]["source"]
+    return contents
 
 
 def load(path: Path) -> dict[str, DeviceProfile]:
-    """The profiles of a TOML file by name."""
+    """Returns the profiles of a TOML file by name."""
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -137,8 +141,8 @@ def load(path: Path) -> dict[str, DeviceProfile]:
 
 
 def write(path: Path, profile: DeviceProfile) -> bool:
-    """Adds the profile to a TOML file, or replaces the one of that name (then True). The others
-    stay, and remarks too where every profile is a [table]."""
+    """Adds the profile to a TOML file, or replaces the one of that name (then it returns True).
+    Other profiles stay, and comments too if every profile is a [table]."""
     known = load(path) if path.exists() else {}
     wanted = {**known, profile.name: profile}
     head, tail = _around(path.read_text("utf-8") if path.exists() else "", profile.name)
@@ -194,21 +198,24 @@ def _quoted(text: str) -> str:
 
 
 def _around(text: str, name: str) -> tuple[str, str]:
-    """What stands before and after the table of that name; before: all, if there is none. Remarks
-    above the next table belong to that one."""
+    """Returns the text before and after the table of that name; without such a table, all text is
+    before. Comments above the next table belong to the next table."""
     lines = text.splitlines()
     starts = {i: _named(line) for i, line in enumerate(lines) if line.lstrip().startswith("[")}
-    begin = next((i for i, found in starts.items() if found == name), len(lines))
+    begin = next((i for i, table in starts.items() if table == name), len(lines))
     end = min((i for i in starts if i > begin), default=len(lines))
     while end > begin + 1 and not lines[end - 1].partition("#")[0].strip():
         end -= 1
-    if 0 < len(lines) == begin:
-        lines, begin, end = [*lines, ""], begin + 1, begin + 1
-    return "".join(f"{x}\n" for x in lines[:begin]), "".join(f"{x}\n" for x in lines[end:])
+    if lines and begin == len(lines):  # a new table at the end, after an empty line
+        lines.append("")
+        begin = end = len(lines)
+    before = "".join(f"{line}\n" for line in lines[:begin])
+    after = "".join(f"{line}\n" for line in lines[end:])
+    return before, after
 
 
 def _named(line: str) -> str:
-    """The name in the header of a table; empty if it is no header."""
+    """Returns the name in the header of a table; empty if the line is not a header."""
     try:
         return next(iter(tomllib.loads(line)), "")
     except tomllib.TOMLDecodeError:
@@ -216,6 +223,7 @@ def _named(line: str) -> str:
 
 
 def _holds(text: str, wanted: Mapping[str, DeviceProfile]) -> bool:
+    """Whether the text is a valid file of exactly these profiles."""
     try:
         return _parsed(text, Path()) == wanted
     except CommunisError:

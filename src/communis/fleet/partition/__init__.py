@@ -1,1 +1,1 @@
-"""Samples -> clients."""
+"""Partitions: which windows belong to which client."""

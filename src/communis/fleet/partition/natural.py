@@ -1,4 +1,4 @@
-"""Natural partitions: the data itself says who a client is, an owner (subject, home) or a scene."""
+"""Natural partitions: each owner (subject, home) or each scene of the data is a client."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from communis.data.recordings.windows import UNUSED, Windows
 
 
 def by_owner(windows: Windows) -> Array:
-    """(N,) int64: the client of each window, owners numbered in sorted order; -1 if unused."""
+    """Returns (N,) int64: the client of each window, owners numbered in sorted order; -1 if
+    unused."""
     return _numbered(windows.owner, windows.split)
 
 
 def by_scene(windows: Windows) -> Array:
-    """(N,) int64: the client of each window, scenes numbered in sorted order; -1 if unused."""
+    """Returns (N,) int64: the client of each window, scenes numbered in sorted order; -1 if
+    unused."""
     if windows.scene.min() == windows.scene.max():
         raise CommunisError(
             "by = 'scene': all windows are of one scene, which would make a single client; choose "

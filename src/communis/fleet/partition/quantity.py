@@ -1,4 +1,4 @@
-"""Quantity skew: clients alike in what they hold, unlike in how much."""
+"""Quantity skew: clients with the same label distribution and different numbers of windows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from communis.fleet.partition.shares import deal
 def by_size(
     split: Array, clients: int, alpha: float, least: int, rng: np.random.Generator
 ) -> Array:
-    """(N,) int64: the client of each window; client sizes ~ symmetric Dirichlet(alpha), windows at
-    random. alpha -> infinity: equal sizes; alpha -> 0: one client has nearly everything."""
+    """Returns (N,) int64: the client of each window. Client sizes follow a symmetric
+    Dirichlet(alpha), windows are chosen at random. alpha -> infinity: equal sizes; alpha -> 0: one
+    client has nearly all windows."""
 
     def shares() -> Array:
         return rng.dirichlet(np.full(clients, alpha), 1)

@@ -1,4 +1,4 @@
-"""Partition: the `[partition]` table of a configuration, and whose client each window is by it."""
+"""The `[partition]` table of a configuration, which assigns every window to a client."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ By = Literal["subject", "scene", "dirichlet", "quantity", "virtual"]
 
 @dataclass(frozen=True)
 class Partition:
-    """Windows -> clients. A window keeps its split; splits were made before."""
+    """How windows are assigned to clients. A window keeps its split, which is made before."""
 
-    by: By = "subject"  # what makes a client
-    clients: int = 0  # how many; with dirichlet and quantity
+    by: By = "subject"  # what makes a client: a subject, a scene, drawn label shares (dirichlet),
+    # drawn sizes (quantity), or a part of a subject's time (virtual)
+    clients: int = 0  # number of clients; with dirichlet and quantity
     alpha: float = 0.5  # concentration of dirichlet and quantity: small is skewed, large is even
-    least: int = 10  # training windows per client, at least; with dirichlet, quantity and virtual
+    least: int = 10  # fewest training windows of a client; with dirichlet, quantity and virtual
     per_owner: int = 0  # clients that each subject is split into; with virtual
 
     def __post_init__(self) -> None:
@@ -39,7 +40,7 @@ class Partition:
                 raise CommunisError(f"by = {self.by!r} needs {name} of at least 1, got {value}")
             if self.by not in kinds and value:
                 raise CommunisError(
-                    f"{name} = {value} means nothing with by = {self.by!r}; it belongs to "
+                    f"{name} = {value} has no meaning with by = {self.by!r}; it belongs to "
                     f"{' and '.join(kinds)}"
                 )
         if not 0 < self.alpha < math.inf:
@@ -48,7 +49,7 @@ class Partition:
             raise CommunisError(f"least must be at least 1, got {self.least}")
 
     def clients_of(self, windows: Windows, streams: Streams) -> Array:
-        """(N,) int64: the client of each window, -1 for unused ones."""
+        """Returns (N,) int64: the client of each window, -1 for unused ones."""
         if self.by == "subject":
             return by_owner(windows)
         if self.by == "scene":
@@ -56,7 +57,7 @@ class Partition:
         client = np.full(len(windows), -1, np.int64)
         used = np.flatnonzero(windows.split != UNUSED)
         if not len(used):
-            raise CommunisError("every window is unused: no part of the data trains or tests")
+            raise CommunisError("every window is unused: no window is in a training or test split")
         split = windows.split[used].astype(np.int64)
         rng = streams.generator("partition")
         if self.by == "quantity":
@@ -65,9 +66,9 @@ class Partition:
             label = self._classes(windows)[used]
             client[used] = by_label(label, split, self.clients, self.alpha, self.least, rng)
         else:
-            label = windows.classes
+            label = windows.classes[used]
             client[used] = by_block(
-                windows.owner[used], label[used], split, windows.start[used], self.per_owner
+                windows.owner[used], label, split, windows.start[used], self.per_owner
             )
             self._check_virtual(client, windows)
         return client
@@ -86,11 +87,12 @@ class Partition:
         train = windows.split[client >= 0] == TRAIN
         counts = np.bincount(client[client >= 0][train], minlength=len(owners) * self.per_owner)
         counts = counts.reshape(-1, self.per_owner)
-        poor = np.flatnonzero((counts.min(1) < self.least) & counts.any(1))  # others only test
-        if len(poor):
-            of = counts[poor[0]]
+        trains = counts.any(1)  # the other subjects are only tested
+        too_few = np.flatnonzero((counts.min(1) < self.least) & trains)
+        if len(too_few):
+            windows_of = counts[too_few[0]]
             raise CommunisError(
-                f"the {of.sum()} training windows of subject {owners[poor[0]]} give one of its "
-                f"{self.per_owner} clients only {of.min()}, but least = {self.least}; choose a "
-                "smaller per_owner or least in [partition]"
+                f"the {windows_of.sum()} training windows of subject {owners[too_few[0]]} give one "
+                f"of its {self.per_owner} clients only {windows_of.min()}, but least = "
+                f"{self.least}; choose a smaller per_owner or least in [partition]"
             )

@@ -1,4 +1,4 @@
-"""Shares: dealing windows out by drawn proportions, the same in every split."""
+"""Assigns windows to clients in drawn proportions, which are the same in every split."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from communis.core.errors import CommunisError
 from communis.data.recordings.windows import TRAIN
 
 SPLITS = 3
-TRIES = 200  # draws before it is said that the wish cannot be met
+TRIES = 200  # draws before `least` is reported as impossible
 
 
 def deal(
@@ -21,8 +21,8 @@ def deal(
     least: int,
     generator: np.random.Generator,
 ) -> Array:
-    """(N,) int64: the client of each window. Windows of one kind are shared out by one row of
-    `draw() -> (kinds, clients)`, split by split; which window goes where is shuffled.
+    """Returns (N,) int64: the client of each window. Windows of one kind are divided by one row of
+    `draw() -> (kinds, clients)`, split by split; the order of the windows is shuffled.
 
     Shares are drawn again until every client has `least` training windows.
     """
@@ -41,7 +41,8 @@ def deal(
 def _counts_with_least(
     draw: Callable[[], Array], sizes: Array, least: int, generator: np.random.Generator
 ) -> Array:
-    total, best = int(sizes[TRAIN::SPLITS].sum()), -1
+    total = int(sizes[TRAIN::SPLITS].sum())
+    best = -1
     for _ in range(TRIES):
         counts = apportion(np.repeat(draw(), SPLITS, 0), sizes, generator)
         train = counts[TRAIN::SPLITS].sum(0)
@@ -51,20 +52,21 @@ def _counts_with_least(
         if len(train) * least > total:
             break
     raise CommunisError(
-        f"{total} training windows for {len(train)} clients: however often it was drawn, the "
-        f"poorest had at most {best}, but least = {least}; choose fewer clients, a larger alpha or "
-        "a smaller least in [partition]"
+        f"{total} training windows for {len(train)} clients: in every draw, some client had at "
+        f"most {best}, but least = {least}; choose fewer clients, a larger alpha or a smaller "
+        "least in [partition]"
     )
 
 
 def apportion(share: Array, sizes: Array, generator: np.random.Generator) -> Array:
-    """(groups, clients) int64 from shares that sum to one per group: each count is its exact value
-    rounded up or down, right on average, and every group adds up to its size.
+    """Returns counts (groups, clients) int64 from shares that sum to one per group. Each count is
+    its exact value rounded up or down, unbiased, and the counts of a group add up to its size.
 
-    One random offset per group (systematic sampling), so that small groups do not all end up with
+    Each group has one random offset (systematic sampling), so that small groups do not all go to
     the same clients.
     """
-    upto = np.cumsum(share, 1)
-    upto /= upto[:, -1:]
-    edges = np.floor(upto * sizes[:, None] + generator.random((len(sizes), 1))).astype(np.int64)
+    cumulative = np.cumsum(share, 1)
+    cumulative /= cumulative[:, -1:]
+    offset = generator.random((len(sizes), 1))
+    edges = np.floor(cumulative * sizes[:, None] + offset).astype(np.int64)
     return np.diff(np.minimum(edges, sizes[:, None]), axis=1, prepend=0)

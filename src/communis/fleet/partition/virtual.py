@@ -1,4 +1,4 @@
-"""Virtual clients: every owner becomes several clients, each with a stretch of its time."""
+"""Virtual clients: every owner becomes several clients, each with a part of its time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ SPLITS = 3
 
 
 def by_block(owner: Array, label: Array, split: Array, start: Array, per_owner: int) -> Array:
-    """(N,) int64: client owner_rank * per_owner + block.
+    """Returns (N,) int64: the client owner_rank * per_owner + block.
 
-    The windows of one owner, label and split are put in order of `start` and cut into `per_owner`
-    contiguous blocks of equal size (within one). So every client sees every label of its owner that
-    has `per_owner` windows or more.
+    The windows of one owner, label and split are sorted by `start` and cut into `per_owner`
+    contiguous blocks of equal size (within one). Every client therefore has every label of its
+    owner that has `per_owner` windows or more.
     """
     _, owner = np.unique(owner, return_inverse=True)
     _, label = np.unique(label, return_inverse=True)
@@ -26,7 +26,8 @@ def by_block(owner: Array, label: Array, split: Array, start: Array, per_owner: 
     sizes = np.diff(first, append=len(group))
     size = np.repeat(sizes, sizes)
     block = (np.arange(len(group)) - np.repeat(first, sizes)) * per_owner // size
-    # A label with fewer windows than clients starts elsewhere, or the first client would get all.
+    # A label with fewer windows than clients starts at another client: otherwise the first client
+    # would get all of them.
     block = np.where(size < per_owner, (block + label[order]) % per_owner, block)
     client = np.empty(len(group), np.int64)
     client[order] = owner[order] * per_owner + block

@@ -104,7 +104,7 @@ def test_presets_have_the_missing_shares_of_the_paper() -> None:
         ({"kind": "markov"}, "needs a preset, or operating and missing"),
         ({"kind": "markov", "operating": 5.0}, "needs a preset"),
         ({"kind": "markov", "operating": -5.0, "missing": 1.0}, "needs a preset"),
-        ({"kind": "markov", "preset": "pamap2-severe", "missing": 1.0}, "already says"),
+        ({"kind": "markov", "preset": "pamap2-severe", "missing": 1.0}, "already sets"),
         ({"kind": "markov", "preset": "pamap2"}, "no preset 'pamap2'; there are pamap2-moderate"),
         ({"kind": "markov", "preset": "pamap2-severe", "rate": 0.1}, "rate has no meaning"),
         ({"preset": "pamap2-severe"}, "preset has no meaning with kind = 'none'"),

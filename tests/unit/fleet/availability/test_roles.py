@@ -50,7 +50,7 @@ def test_counts_that_do_not_fit_are_refused_with_both_numbers(clients: int) -> N
 def test_a_sensor_that_the_data_lacks_or_no_sensor_at_all_is_refused(
     modalities: tuple[str, ...],
 ) -> None:
-    with pytest.raises(CommunisError, match=r"the data has \['acc', 'gyro', 'hr'\]"):
+    with pytest.raises(CommunisError, match=r"the data have \['acc', 'gyro', 'hr'\]"):
         suites([Role(modalities, 1)], 1, WORN, Streams(0))
 
 

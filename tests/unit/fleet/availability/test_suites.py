@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from communis import CommunisError, Streams
-from communis.fleet.availability.nonempty import some_of
+from communis.fleet.availability.nonempty import nonempty_subset
 from communis.fleet.availability.suites import PRESETS, Suites, beta_bernoulli
 
 CLIENTS = 200_000
@@ -61,7 +61,7 @@ def test_the_law_is_that_of_drawing_again_until_not_empty(p: float) -> None:
     rng = np.random.default_rng(2)
     for there in ((True, True, True), (True, False, True)):
         places = np.tile(there, (CLIENTS, 1))
-        kept = some_of(places, np.full(CLIENTS, p), rng)
+        kept = nonempty_subset(places, np.full(CLIENTS, p), rng)
         m = sum(there)
         for outcome in itertools.product([False, True], repeat=3):
             possible = any(outcome) and all(t or not o for t, o in zip(there, outcome, strict=True))
@@ -73,11 +73,11 @@ def test_the_law_is_that_of_drawing_again_until_not_empty(p: float) -> None:
 def test_tiny_probabilities_are_no_trap_and_nothing_comes_of_nothing() -> None:
     rng = np.random.default_rng(3)
     there = np.tile([True, True, False, True], (30_000, 1))
-    kept = some_of(there, np.repeat([0.0, 1e-300, 1e-14], 10_000), rng)
+    kept = nonempty_subset(there, np.repeat([0.0, 1e-300, 1e-14], 10_000), rng)
     assert (kept.sum(1) == 1).all()
     assert kept.mean(0) == pytest.approx([1 / 3, 1 / 3, 0, 1 / 3], abs=0.01)
-    assert (some_of(there, np.ones(30_000), rng) == there).all()
-    assert not some_of(np.zeros((5, 2), bool), np.ones(5), rng).any()
+    assert (nonempty_subset(there, np.ones(30_000), rng) == there).all()
+    assert not nonempty_subset(np.zeros((5, 2), bool), np.ones(5), rng).any()
     assert beta_bernoulli(CLIENTS, 10, 0.05, 5.0, rng).any(1).all()
 
 
@@ -101,5 +101,5 @@ def test_homogeneous_is_everything() -> None:
     [{"a": 1.0}, {"a": -1.0, "b": 2.0}, {"preset": "severe", "a": 1.0, "b": 1.0}, {"preset": "x"}],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, float]) -> None:
-    with pytest.raises(CommunisError, match=r"positive|already says|no preset"):
+    with pytest.raises(CommunisError, match=r"positive|already sets|no preset"):
         Suites(**settings)  # type: ignore[arg-type]

@@ -107,7 +107,7 @@ def test_files_that_are_no_trace_are_refused_by_name(tmp_path: Path) -> None:
         with pytest.raises(CommunisError, match=r"trace\.parquet: cannot be read"):
             Trace.load(path)
     pq.write_table(pa.table({"x": [1]}), path)
-    with pytest.raises(CommunisError, match=r"trace\.parquet: not a trace that communis saved"):
+    with pytest.raises(CommunisError, match=r"trace\.parquet: not a trace that was saved by communis"):
         Trace.load(path)
 
 
@@ -126,8 +126,8 @@ def changed(path: Path, about: dict[str, Any], **values: Any) -> None:
     ("about", "values", "words"),
     [
         ({"version": 2}, {}, "its version is 2, expected 1"),
-        ({"seconds": "long"}, {}, "not a sound trace"),
-        ({"seconds": [[1, 2]]}, {}, "not a sound trace"),
+        ({"seconds": "long"}, {}, "not a valid trace"),
+        ({"seconds": [[1, 2]]}, {}, "not a valid trace"),
         ({}, {"start": [1.0, None, 2.0]}, "column start has empty cells"),
         ({}, {"client": ["x", "y", "z"]}, "column client is string"),
         ({}, {"modality": ["a", "b", "gyro"]}, "unknown modality gyro; expected a, b"),

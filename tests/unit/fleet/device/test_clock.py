@@ -13,14 +13,14 @@ import pytest
 from communis import CommunisError
 from communis.core.contract import TrainingCost
 from communis.core.settings import build
-from communis.fleet.device import PRESETS, Clock, ClockConfig, DeviceProfile, Used, Whole, load
+from communis.fleet.device import PRESETS, Clock, ClockConfig, DeviceProfile, FullModel, Used, load
 from communis.models.flops import Cost
 from communis.run.config import Config
 
 FAST = DeviceProfile("fast", 4e9, 10.0, 1.0, 5.0, up=8e6, down=16e6)
 SLOW = DeviceProfile("slow", 1e9, 2.0, 0.5, 1.0, up=1e6, down=2e6)
 PROFILES = {"fast": FAST, "slow": SLOW}
-WHOLE = {"": Whole(1e6, 10), "large": Whole(5e6, 20)}
+WHOLE = {"": FullModel(1e6, 10), "large": FullModel(5e6, 20)}
 
 
 def clock(mode: str = "flop_prop", share: float = 1.0) -> Clock:
@@ -103,7 +103,7 @@ def test_the_speedups_of_relief_on_pamap2_to_the_digit() -> None:
     """Full, acc+gyro and acc-only devices train 14, 8 and 5 of 14 groups with V1, and 14, 8 and 3
     with a coverage of .6; FedAvg trains all everywhere. Communication is left out."""
     names = ("relief-full", "relief-mid", "relief-low")
-    timer = Clock(ClockConfig(), PRESETS, {"": Whole(6.7e6, 14)})
+    timer = Clock(ClockConfig(), PRESETS, {"": FullModel(6.7e6, 14)})
 
     def seconds(*groups: int) -> float:
         used = [
@@ -131,7 +131,7 @@ def test_only_ratios_of_speeds_count_for_speedups() -> None:
     ("table", "words"),
     [
         ({"mode": "flops"}, r"clock.mode: .*'flop_prop'"),
-        ({"share": 0.0}, r"\[clock\] share is a share in \(0, 1\], got 0.0"),
+        ({"share": 0.0}, r"\[clock\] share must be in \(0, 1\], got 0.0"),
         ({"share": 1.5}, "got 1.5"),
         ({"kappa": 1.0}, "unknown key clock.kappa"),
     ],
