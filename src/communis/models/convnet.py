@@ -1,5 +1,5 @@
-"""The three ConvNets of FedAPA (Table II): encoders of different size whose embeddings have one
-size, so that every device can have one that suits it.
+"""The three ConvNets of FedAPA (Table II): encoders of different size for different devices, whose
+embeddings have the same size.
 
 A block is a convolution with a stride of two and without bias, BatchNorm and ReLU. Then comes the
 mean over space. Windows (channels, rows, columns) get kernels of 3 x 3; series (channels, steps)
@@ -23,16 +23,19 @@ Axes = Literal[0, 1, 2]
 
 
 class ConvNet(Encoder):
-    """Blocks, the mean over space, and a 1 x 1 convolution to the embedding; after the mean that is
-    a linear layer. Padding makes up for short windows."""
+    """Blocks, the mean over space, and a 1 x 1 convolution to the embedding, which is a linear
+    layer after the mean. Short windows are padded."""
 
     shortest = 1
-    sizes: ClassVar[tuple[int, ...]] = ()  # channels of all blocks; none: one as the embedding
+    sizes: ClassVar[
+        tuple[int, ...]
+    ] = ()  # channels of all blocks; empty: one of the embedding size
 
     def __init__(self, channels: int, width: int = 128, axes: Axes = 1) -> None:
-        """axes: over which kernels reach; 0: none, of a row of features."""
+        """axes: number of axes that kernels cover; 0: none, for a row of features."""
         super().__init__()
-        self.features, self.axes = 2 * width, axes
+        self.features = 2 * width
+        self.axes = axes
         sizes = channels, *(self.sizes or (self.features,))
         self.blocks = nn.ModuleList(map(Block, sizes[:-1], sizes[1:], [axes] * len(sizes)))
         self.embed = nn.Linear(sizes[-1], self.features) if self.sizes else nn.Identity()
@@ -47,15 +50,15 @@ class ConvNet(Encoder):
         for block in self.blocks:
             x = block(x)
         if self.axes:
-            # Not `mean`, whose gradient is written out for every place: TinyConvNet4 has many.
+            # `mean` is slower: its gradient is materialised for every position.
             x = x.sum((2, 3)) / (x.shape[2] * x.shape[3])
         features: Tensor = self.embed(x)
         return features
 
 
 class TinyConvNet4(ConvNet):
-    """A single block with as many channels as the embedding: the fewest parameters, but more work
-    than in MiddleConvNet4, as all channels go over half of the rows and columns."""
+    """A single block with as many channels as the embedding: the fewest parameters, but more
+    computation than MiddleConvNet4, as all channels cover half of the rows and columns."""
 
 
 class MiddleConvNet4(ConvNet):
@@ -72,7 +75,8 @@ class Block(nn.Module):
         self.conv: nn.Module
         self.norm: nn.BatchNorm1d | nn.BatchNorm2d
         if axes == 0:
-            self.conv, self.norm = nn.Linear(channels, width, bias=False), nn.BatchNorm1d(width)
+            self.conv = nn.Linear(channels, width, bias=False)
+            self.norm = nn.BatchNorm1d(width)
         else:
             kernel, stride, padding = ((3, 3), 2, 1) if axes == 2 else ((1, 3), (1, 2), (0, 1))
             self.conv = nn.Conv2d(channels, width, kernel, stride, padding, bias=False)

@@ -4,7 +4,7 @@ For the small channel counts of sensor windows, general convolution kernels spen
 time on layout and on pooling indices. Here a batch is one long padded sequence in channels-last
 layout, so that every tap of the kernel is a plain matrix product on a shifted view.
 Pooling picks the larger of two neighbours, and its gradient follows the sign of their difference.
-Measured in benchmarks/speed. The gradient cannot be differentiated again.
+benchmarks/speed measures the gain. The gradient cannot be differentiated again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-NARROW = 16  # with fewer input channels one product on unfolded rows beats one per tap
+NARROW = 16  # with fewer input channels, one product on unfolded rows is faster than one per tap
 _gate = torch.ops.aten.threshold_backward  # gradient where the second argument is positive, else 0
 
 
@@ -31,7 +31,7 @@ class ConvPool(nn.Module):
         self.bias = nn.Parameter(torch.empty(width))
 
     def reset_parameters(self) -> None:
-        """As torch initialises a convolution."""
+        """Initialises the weights as torch initialises a convolution."""
         bound = (self.weight.shape[0] * self.weight.shape[1]) ** -0.5
         nn.init.uniform_(self.weight, -bound, bound)
         nn.init.uniform_(self.bias, -bound, bound)
@@ -47,7 +47,7 @@ class _ConvPool(torch.autograd.Function):
         kernel, channels, width = weight.shape
         batch, steps, _ = x.shape
         rows = batch * (steps + kernel - 1)
-        # Rows from which a whole kernel fits into the long sequence.
+        # Rows at which a complete kernel fits into the long sequence.
         valid = max(0, rows - (kernel - 1))
         long = _padded(x, kernel).view(rows, channels)
         y = x.new_empty(rows, width)
@@ -72,7 +72,8 @@ class _ConvPool(torch.autograd.Function):
         taps, weight, y, out = ctx.saved_tensors
         kernel, channels, width = weight.shape
         batch, length, _ = y.shape
-        half, valid = out.shape[1], max(0, batch * length - (kernel - 1))
+        half = out.shape[1]
+        valid = max(0, batch * length - (kernel - 1))
         gradient = _gate(gradient, out, 0)
         into = torch.empty_like(y)  # the gradient of y: all to the larger neighbour
         into[:, 2 * half :].zero_()

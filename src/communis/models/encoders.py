@@ -17,7 +17,9 @@ from communis.models.convpool import ConvPool
 
 
 class Encoder(nn.Module):
-    shortest: ClassVar[int] = 4  # steps of a series; the zoo gives shorter ones to Dense
+    """The base of all encoders."""
+
+    shortest: ClassVar[int] = 4  # fewest steps of a series; the zoo uses Dense for shorter ones
     features: int  # size of the output
 
 
@@ -101,8 +103,7 @@ class TPN(Encoder):
 
 
 class TPNMini(TPN):
-    """The same with fewer channels and shorter kernels, for low sampling rates and small
-    machines."""
+    """TPN with fewer channels and shorter kernels, for low sampling rates and small machines."""
 
     sizes = (16, 32, 64)
     kernels = (8, 5, 3)
@@ -113,12 +114,12 @@ class Lite(Encoder):
     """Two strided convolutions over time, each with ReLU; the mean over time. Without BatchNorm,
     which would learn the statistics of absent sensors where they are fed as zeros.
 
-    In channels-last layout as above, which takes 0.76 - 0.94 of the time of Conv1d; measured in
-    benchmarks/encoders.
+    The layout is channels-last as above, which is faster than Conv1d; benchmarks/encoders measures
+    it.
     """
 
-    shortest = 1  # padding makes up for short windows
-    steps: ClassVar[int] = 1  # time is averaged down to so many steps
+    shortest = 1  # short windows are padded
+    steps: ClassVar[int] = 1  # number of steps to which time is averaged
 
     def __init__(self, channels: int, width: int = 32, kernel: int = 5) -> None:
         super().__init__()
@@ -141,7 +142,7 @@ class Lite(Encoder):
 
 
 class Wide(Lite):
-    """The same with eight steps of time left, which the fusion layer tells apart."""
+    """Lite with eight remaining steps of time, which the fusion layer distinguishes."""
 
     steps = 8
 
@@ -166,8 +167,8 @@ class CNN2d(Encoder):
 
 
 class Points(Encoder):
-    """Every point by itself through two layers, then the largest of each feature: the order of the
-    points, and how many there are, makes no difference."""
+    """Two layers applied to every point, then the maximum of each feature: the result does not
+    depend on the order of the points, nor on repeated points."""
 
     def __init__(self, channels: int, width: int = 32) -> None:
         super().__init__()
@@ -248,7 +249,7 @@ class AttentionBlock(nn.Module):
 
 
 def positions(length: int, width: int) -> Tensor:
-    """Sinusoidal position code, (length, width)."""
+    """Returns the sinusoidal position code (length, width)."""
     angles = torch.arange(length)[:, None] * torch.exp(
         torch.arange(0, width, 2) * (-math.log(10_000.0) / width)
     )

@@ -1,10 +1,10 @@
-"""FLOPs of training and of a forward pass, counted by torch while a few windows pass through.
+"""FLOPs of training and of a forward pass, counted while a few windows pass through a model.
 
-Counted are the matrix products, convolutions and attention that are really carried out, a
-multiply-add as 2. What works element by element (activations, normalisation, pooling, the
-optimiser's step) counts nothing. The backward pass is the weight gradients of what trains and the
-gradients that must come down to it. On request, a forward pass is counted as many papers do:
-normalisation as 2 per value, an activation as 1, pooling as 1 per value that goes in.
+The count includes the matrix products, convolutions and attention that are carried out, with 2 per
+multiply-add. Elementwise operations (activations, normalisation, pooling, the optimiser step) are
+not counted. The backward pass consists of the weight gradients of trained parameters and the
+gradients that they depend on. Optionally, a forward pass is counted as in many papers:
+normalisation as 2 per value, an activation as 1, pooling as 1 per input value.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from torch.utils.flop_counter import flop_registry
 from communis.core.contract import Batch, Modality, Model, Output, Samples
 
 Loss = Callable[[Output, Batch], Tensor]
-WINDOWS = 4  # are enough to count by
+WINDOWS = 4  # windows by which FLOPs are counted
 _aten = torch.ops.aten
 _FORMULAS: Mapping[Any, Callable[..., int]] = {
-    **flop_registry,  # what torch knows, and what it lacks: products in place, attention on CPUs
+    **flop_registry,  # torch's formulas, which lack products in place and attention on CPUs
     _aten.addmm_: flop_registry[_aten.addmm],
     _aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[
         _aten._scaled_dot_product_flash_attention
@@ -38,7 +38,7 @@ _FORMULAS: Mapping[Any, Callable[..., int]] = {
 
 
 def _per_value(flops: int) -> Callable[..., int]:
-    """Of the first argument, unless it is a mask or a count."""
+    """Returns a formula: `flops` per value of the first argument, 0 for masks and counts."""
     return lambda x, *_, **__: flops * x.numel() * x.is_floating_point()
 
 
@@ -82,7 +82,7 @@ class Cost:
 
 
 class Meter:
-    """Counts once what a training step of a model costs, and remembers it."""
+    """Counts the cost of a training step of a model once, and keeps it."""
 
     def __init__(self) -> None:
         self._known: WeakKeyDictionary[Model, dict[Hashable, Cost]] = WeakKeyDictionary()
@@ -140,16 +140,16 @@ def forward_flops(
 
 
 def _cleared(model: Model) -> None:
-    """Zeros in place of what a model holds that was just built: memory as it was found, on which a
-    decomposition need not converge. What is counted does not depend on values."""
+    """Sets all values to zero. A model that was just built holds uninitialised memory, on which a
+    decomposition may not converge. The count does not depend on values."""
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.is_floating_point():
             tensor.zero_()
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """As torch's FlopCounterMode, but does not tell modules apart, which costs it 1.4 s and 70 MB
-    of imports in every process."""
+    """Counts like torch's FlopCounterMode, but not by module, which would need slow imports in
+    every process."""
 
     def __init__(self, elementwise: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -158,7 +158,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # the compiler is not at work here: do not load it
+        return False  # no compiler is used here, so it need not be loaded
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -170,7 +170,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _counted(model: Model, loss: Loss, samples: Samples, without: Modality) -> Cost:
-    batch = _with_all(_some(samples), without)
+    batch = _with_all(_first_windows(samples), without)
     trained = [p for p in model.parameters() if p.requires_grad]
     with _untouched(model), torch.enable_grad(), _Counter() as counter:
         model.train()
@@ -181,9 +181,9 @@ def _counted(model: Model, loss: Loss, samples: Samples, without: Modality) -> C
     return Cost(forward / len(batch), (counter.flops - forward) / len(batch))
 
 
-def _some(samples: Samples) -> Batch:
-    """The first windows, over and over if there are few, and zeros if there are none: what a step
-    costs must not depend on who is looked at first."""
+def _first_windows(samples: Samples) -> Batch:
+    """Returns the first windows, repeated if there are few, and zeros if there are none: the cost of
+    a step must not depend on the client by which it is counted."""
     batch = samples.batch(torch.arange(WINDOWS if len(samples) else 0) % max(1, len(samples)))
     if len(batch):
         return batch
@@ -195,15 +195,15 @@ def _some(samples: Samples) -> Batch:
 
 
 def _with_all(batch: Batch, without: Modality = "") -> Batch:
-    """The batch with all sensors marked present, all but `without`."""
+    """Returns the batch with all sensors except `without` marked present."""
     here = torch.ones(len(batch), dtype=torch.bool, device=batch.target.device)
     return replace(batch, present={m: ~here if m == without else here for m in batch.present})
 
 
 @contextmanager
 def _untouched(model: Model) -> Iterator[None]:
-    """Parameters, buffers and modes are afterwards as before. Within, cuDNN is off: its recurrent
-    layers are one kernel that nobody counts."""
+    """Restores parameters, buffers and modes afterwards. cuDNN is disabled in this context: its
+    recurrent layers are a single kernel that has no formula."""
     modes = {module: module.training for module in model.modules()}
     held = [(t, t.detach().clone()) for t in (*model.parameters(), *model.buffers())]
     try:

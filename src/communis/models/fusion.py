@@ -1,4 +1,4 @@
-"""Fusion of per-modality features that is invariant to whatever a masked modality holds.
+"""Fusion of per-modality features that does not depend on the values of a masked modality.
 
 The weight is stored as one block per modality, so `fusion.blocks.<modality>.*` are ordinary paths:
 a client without a modality does not own its block, and methods share or withhold blocks like any
@@ -18,11 +18,11 @@ from torch import Tensor, nn
 class Fusion(nn.Module):
     """Maps the features and masks of a batch to (fused, embedding)."""
 
-    open_to_any: ClassVar[bool]  # does it also fuse modalities that it was not built for?
+    open_to_any: ClassVar[bool]  # whether it also fuses modalities that it was not built for
     features: int  # size of the embedding
 
     def fresh(self, features: Mapping[str, int]) -> Fusion:
-        """Another one of its kind, for encoders with features of these sizes."""
+        """Returns a new fusion of the same kind, for encoders with features of these sizes."""
         raise NotImplementedError
 
 
@@ -50,8 +50,8 @@ class Blocks(Fusion):
 
 
 class Bias(nn.Module):
-    """The part of the fusion layer that belongs to no modality; starts at zero, so that its start
-    depends on no client's sensors."""
+    """The part of the fusion layer that belongs to no modality. It starts at zero, independently of
+    a client's sensors."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -65,8 +65,8 @@ class Bias(nn.Module):
 
 
 class Mean(Fusion):
-    """The mean of the features of the sensors that are there, which must have one size; no
-    parameters. A single sensor's features stay as they are; a sample without any gets zeros."""
+    """The mean of the features of the present sensors, which must have one size; no parameters. The
+    features of a single sensor are unchanged; a sample without sensors gets zeros."""
 
     open_to_any = True
 
@@ -111,8 +111,8 @@ class Attention(Fusion):
         return Attention(features, self.contexts, self.units)
 
     def weights(self, features: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> Tensor:
-        """(B, modalities, contexts): sums to one over the present modalities, or is zero if there
-        is none."""
+        """Returns (B, modalities, contexts): weights that sum to one over the present modalities,
+        or are zero if there is none."""
         stacked = torch.stack(list(features.values()), 1)
         scores = self.shared["score2"](torch.tanh(self.shared["score1"](stacked)))
         mask = torch.stack([present[m] for m in features], 1)[..., None]

@@ -36,10 +36,10 @@ _twice: ContextVar[bool] = ContextVar("twice differentiable gates", default=Fals
 
 @contextmanager
 def twice_differentiable() -> Iterator[None]:
-    """Gates passed within have second derivatives, for those who differentiate gradients.
+    """Gives gates in this context second derivatives, so that gradients can be differentiated.
 
-    Gradients then go through the eigenvectors: slower, and infinite or NaN where singular values
-    are equal. The values agree, but for what becomes of singular values below FLOOR.
+    Gradients then go through the eigenvectors, which is slower, and infinite or NaN where singular
+    values are equal. The values agree except for singular values below FLOOR.
     """
     before = _twice.set(True)
     try:
@@ -50,16 +50,16 @@ def twice_differentiable() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Gate:
-    """What becomes of singular values."""
+    """A gate on the singular values of matrices."""
 
     kind: GateKind = "soft"
-    relative: bool = True  # they count as shares of the largest, which has no gradient of its own
+    relative: bool = True  # they are shares of the largest, which is treated as a constant
     tau: float = 0.05  # threshold of soft and hard
     beta: float = 0.01  # width of the soft slope
-    rank: int = 16  # how many topr keeps
+    rank: int = 16  # number of singular values that topr keeps
 
     def __call__(self, matrix: Tensor) -> Tensor:
-        """Matrices (..., m, d), each gated by itself."""
+        """Returns the matrices (..., m, d), each gated by its own singular values."""
         if self.kind == "none":
             return matrix
         if _twice.get():
@@ -68,14 +68,14 @@ class Gate:
         return gated
 
     def projector(self, gram: Tensor) -> Tensor:
-        """h of Gram matrices (..., d, d), as autograd differentiates it."""
+        """Returns h of Gram matrices (..., d, d), differentiable by autograd."""
         values, vectors = _eigen(gram)
         least = FLOOR**2 * values[..., -1:].detach()
         weights = self.weights(values.clamp_min(least.clamp_min(TINY**2)).sqrt())
         return (vectors * weights[..., None, :]) @ vectors.mT
 
     def weights(self, sigma: Tensor) -> Tensor:
-        """g of singular values (..., d) in ascending order."""
+        """Returns g of singular values (..., d) in ascending order."""
         if self.kind == "topr":
             places = torch.arange(sigma.shape[-1], 0, -1, device=sigma.device)
             return (places <= self.rank).to(sigma.dtype).expand_as(sigma)
@@ -85,7 +85,7 @@ class Gate:
         return torch.sigmoid((shares - self.tau) / self.beta)
 
     def differences(self, sigma: Tensor) -> Tensor:
-        """Gamma (..., d, d) of singular values in ascending order."""
+        """Returns Gamma (..., d, d) of singular values in ascending order."""
         largest = sigma[..., -1:, None].clamp_min(TINY)
         if self.kind != "soft":  # the step does not move: only the directions on its two sides do
             gap = torch.maximum(_pairs(sigma.square()).abs(), GAP * largest.square())
@@ -118,7 +118,7 @@ class _Gated(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         if torch.is_grad_enabled():  # by create_graph=True; what is saved would count as constant
             raise RuntimeError(
-                "a gradient through a spectral gate is to be differentiated again: make the "
+                "a gradient through a spectral gate cannot be differentiated again: run the "
                 "forward pass within gate.twice_differentiable()"
             )
         matrix, sigma, vectors, projector = ctx.saved_tensors
@@ -128,9 +128,9 @@ class _Gated(torch.autograd.Function):
 
 
 def _eigen(gram: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues, ascending, and eigenvectors; these are NaN where the matrix holds NaN or Inf, so
-    that a model that has diverged says so itself. eigh is given zeros instead: it refuses such a
-    matrix, and one with single entries replaced may not converge."""
+    """Returns ascending eigenvalues, and eigenvectors, which are NaN if the matrix contains NaN or
+    Inf, so that divergence stays visible. eigh gets zeros in this case: it raises an error for such
+    a matrix, and may not converge for one with single entries replaced."""
     finite = torch.isfinite(gram).all(-1, keepdim=True).all(-2, keepdim=True)
     values, vectors = torch.linalg.eigh(gram.where(finite, 0.0))
     return values, vectors.where(finite, torch.nan)
@@ -141,11 +141,11 @@ def _pairs(x: Tensor) -> Tensor:
 
 
 class SpectralGate(nn.Module):
-    """The gate of a layer: kernels (B, H, m, d) -> gated ones.
+    """The gate of a layer: kernels (B, H, m, d) -> gated kernels.
 
     every > 1: in training, all samples share one projector per head, that of a moving average of
-    their mean Gram matrix. It is made anew every so many passes and has no gradient. What a gate
-    remembers ends where training begins or ends: it is no state of a client.
+    their mean Gram matrix. It is computed again every `every` passes and has no gradient. The
+    average is reset when training begins or ends: it is not part of a client's state.
     """
 
     average: Tensor
@@ -183,7 +183,8 @@ class SpectralGate(nn.Module):
 
 
 def effective_rank(matrices: Tensor) -> Tensor:
-    """exp of the entropy of the singular values' shares: r for r equal ones; 0 if all are zero."""
+    """Returns exp of the entropy of the singular values' shares: r for r equal singular values, 0
+    if all are zero."""
     sigma: Tensor = torch.linalg.svdvals(matrices)
     total = sigma.sum(-1, keepdim=True)
     shares = sigma / torch.where(total > 0, total, 1.0)
@@ -193,7 +194,7 @@ def effective_rank(matrices: Tensor) -> Tensor:
 
 @contextmanager
 def gated_ranks(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Within, every pass appends the effective ranks (B, H) of its gated kernels, by layer."""
+    """Records the effective ranks (B, H) of the gated kernels of every forward pass, by layer."""
     ranks: list[Tensor] = []
     gates = [module for module in model.modules() if isinstance(module, SpectralGate)]
     hooks = [

@@ -1,7 +1,7 @@
 """Layers on tokens beside SGLT: ordinary self-attention, and graph attention to the nearest tokens.
 
-Masked tokens change nothing of the others; a sample without any gives finite numbers that nobody
-reads.
+Masked tokens do not affect the others; a sample without tokens gives finite numbers that are not
+used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from communis.models.sglt import TokenLayer, dividing
 
 
 class SoftmaxLayer(TokenLayer):
-    """Every token attends to every other: time and memory grow with the square of their number."""
+    """Every token attends to all tokens: time and memory grow with the square of their number."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__(width)
@@ -25,17 +25,17 @@ class SoftmaxLayer(TokenLayer):
         q, k, v = (
             t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1)
         )
-        # Without a single token all are attended to, as a softmax over nothing is not a number.
+        # A sample without tokens attends to all positions: the softmax over none would be NaN.
         seen = (mask | ~mask.any(1, keepdim=True))[:, None, None]
-        heard = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
-        mixed: Tensor = self.out(heard.transpose(1, 2).flatten(2))
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        mixed: Tensor = self.out(attended.transpose(1, 2).flatten(2))
         return mixed
 
 
 class GraphLayer(TokenLayer):
-    """Every token attends to the k nearest ones, itself included. The graph is drawn anew in each
-    layer; scores are those of GATv2 (arXiv:2105.14491): a LeakyReLU of both ends of an edge, and
-    then one vector per head."""
+    """Every token attends to its k nearest tokens, itself included. The graph is computed in each
+    layer. Scores are those of GATv2 (arXiv:2105.14491): a LeakyReLU of both ends of an edge, then
+    one vector per head."""
 
     def __init__(self, width: int, heads: int, knn: int = 8) -> None:
         super().__init__(width)
@@ -53,8 +53,8 @@ class GraphLayer(TokenLayer):
         edges = F.leaky_relu(self.here(x)[:, :, None] + there, 0.2)
         scores = (self._by_head(edges) * self.score).sum(-1)  # (B, L, k, heads)
         scores = scores.masked_fill(~real[..., None], torch.finfo(scores.dtype).min)
-        heard = (scores.softmax(2)[..., None] * self._by_head(there)).sum(2)
-        mixed: Tensor = self.out(heard.flatten(2))
+        attended = (scores.softmax(2)[..., None] * self._by_head(there)).sum(2)
+        mixed: Tensor = self.out(attended.flatten(2))
         return mixed
 
     def _by_head(self, x: Tensor) -> Tensor:
@@ -63,15 +63,15 @@ class GraphLayer(TokenLayer):
 
 @torch.no_grad()
 def nearest(x: Tensor, mask: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Of places (B, L, p): where the k nearest lie, (B, L, k), and which of these are there: with
-    fewer than k in all, some are not."""
-    # Their order is that of 2 x_i x_j - |x_j|^2, as |x_i|^2 is the same for all of them.
+    """Returns the indices (B, L, k) of the k nearest of the positions (B, L, p), and which of them
+    are valid: not all are if fewer than k are unmasked."""
+    # The order is that of 2 x_i x_j - |x_j|^2, as |x_i|^2 is the same for all j.
     closeness = torch.baddbmm(-x.square().sum(2)[:, None], x, x.mT, alpha=2.0)
-    found = closeness.masked_fill(~mask[:, None], -torch.inf).topk(min(k, x.shape[1]))
-    return found.indices, found.values > -torch.inf
+    top = closeness.masked_fill(~mask[:, None], -torch.inf).topk(min(k, x.shape[1]))
+    return top.indices, top.values > -torch.inf
 
 
 def gathered(x: Tensor, index: Tensor) -> Tensor:
-    """(B, L, d) at (B, L, k) -> (B, L, k, d)."""
+    """Returns (B, L, k, d): the rows of x (B, L, d) at the indices (B, L, k)."""
     rows = index.flatten(1)[..., None].expand(-1, -1, x.shape[2])
     return x.gather(1, rows).view(*index.shape, x.shape[2])

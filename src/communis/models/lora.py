@@ -1,5 +1,5 @@
-"""Low-rank adapters: a frozen weight W and a trained product B A beside it. B starts at zero, so an
-adapted network starts as the frozen one."""
+"""Low-rank adapters: a frozen weight W plus a trained product B A. B starts at zero, so an adapted
+network initially equals the frozen one."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from communis.core.streams import Streams
 from communis.models.fusion import Fusion
 
-RANK = 8  # of all adapters
+RANK = 8  # rank of all adapters
 
 
 class LoRALinear(nn.Module):
     """y = W x + b + (alpha / rank) B A x, with W and b of `base`, frozen.
 
-    Computed with the sum of both weights: with many tokens of few features one large product takes
-    about two thirds of the time of a large and two thin ones, and is the same function.
+    It is computed with the sum of both weights, which is the same function: with many tokens of few
+    features, one large product is faster than a large one and two thin ones.
     """
 
     def __init__(self, base: nn.Linear, rank: int = RANK, alpha: float | None = None) -> None:
@@ -36,7 +36,7 @@ class LoRALinear(nn.Module):
         nn.init.zeros_(self.lora_B)
 
     def merged(self) -> Tensor:
-        """The one weight that does the same."""
+        """Returns the single weight of the same function."""
         return self.weight + self.scale * (self.lora_B @ self.lora_A)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -47,8 +47,8 @@ class LoRABlocks(Fusion):
     """A frozen linear layer W_0 on the concatenated features with an adapter that is split by
     modality: sum_m W_m h_m + B sum_m A_m h_m, then ReLU.
 
-    So `fusion.blocks.<modality>.lora_A` belongs to a modality as a block of `Blocks` does, and
-    `fusion.shared.lora_B` to all of them.
+    `fusion.blocks.<modality>.lora_A` belongs to a modality, like a block of `Blocks`, and
+    `fusion.shared.lora_B` to all modalities.
     """
 
     open_to_any = False
@@ -66,13 +66,14 @@ class LoRABlocks(Fusion):
         self, features: Mapping[str, Tensor], present: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
         pairs = [self.blocks[m](h) for m, h in features.items()]
-        fused = sum(whole for whole, _ in pairs) + self.shared(sum(low for _, low in pairs))
+        frozen_sum = sum(full for full, _ in pairs)
+        fused = frozen_sum + self.shared(sum(low for _, low in pairs))
         return fused, F.relu(fused)
 
 
 class _Down(nn.Module):
-    """A modality's block of W_0 and of A. The frozen one starts by the modality's name alone: no
-    seed or client may differ in what never travels."""
+    """A modality's block of W_0 and of A. The frozen block depends only on the name of the modality:
+    it is never sent, so it must be the same for all seeds and clients."""
 
     def __init__(self, modality: str, features: int, width: int, rank: int) -> None:
         super().__init__()
@@ -100,10 +101,10 @@ class _Up(nn.Module):
 
 
 def frozen(tensor: Tensor) -> nn.Parameter:
-    """The same values as a parameter that is never trained and never travels."""
+    """Returns the values as a parameter that is never trained and never sent."""
     return nn.Parameter(tensor.detach(), requires_grad=False)
 
 
 def start(matrix: Tensor) -> None:
-    """As torch initialises a linear layer."""
+    """Initialises a matrix as torch initialises a linear layer."""
     nn.init.kaiming_uniform_(matrix, a=math.sqrt(5))

@@ -1,8 +1,8 @@
-"""MOMENT (Goswami et al., ICML 2024) as an encoder: its published weights frozen, LoRA adapters on
-top. Needs the extra `moment`; docs/guides/moment.md says how to get the weights.
+"""MOMENT (Goswami et al., ICML 2024) as an encoder: frozen published weights with LoRA adapters. It
+needs the extra `moment`; docs/guides/moment.md explains how to get the weights.
 
-Only the adapters train and travel. Frozen weights are read once and are the same tensors in every
-encoder of a process, whatever its modality and client.
+Only the adapters are trained and sent. Frozen weights are read once, and all encoders of a process
+share the same tensors.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from communis.models.encoders import Encoder, positions
 from communis.models.lora import RANK, frozen
 
 PATCH = 8  # steps of a token
-CONTEXT = 512  # steps that MOMENT was trained on; shorter series end where these end
+CONTEXT = 512  # steps that MOMENT was trained on; shorter series take the last positions
 ADAPTED = ("q", "v", "wi", "wi_0", "wi_1", "wo")  # queries, values and the feed-forward layers
 DOWNLOAD = "hf download AutonLab/MOMENT-1-small config.json model.safetensors"
 HELP = (
     f'get them with `{DOWNLOAD} --local-dir moment-small` and set [fleet] weights = "moment-small"'
 )
-# What a published configuration says, or means by saying nothing; others need other code.
+# Settings of a published configuration, which are also the defaults; others are not supported.
 SETTINGS: Mapping[str, object] = {
     "transformer_type": "encoder_only",
     "seq_len": CONTEXT,
@@ -47,8 +47,8 @@ SETTINGS: Mapping[str, object] = {
 
 @dataclass(frozen=True)
 class Shape:
-    """Of the T5 encoder, in the words of a configuration; by default T5-small, whose adapters have
-    the size that RELIEF prints."""
+    """The shape of the T5 encoder, with the keys of its configuration; by default T5-small, whose
+    adapters have the size that RELIEF reports."""
 
     d_model: int = 512
     d_kv: int = 64  # of a head
@@ -70,27 +70,27 @@ class Frozen:
 
 
 class Zeros(nn.Linear):
-    """The second factor of an adapter: zero at first, so that nothing is changed."""
+    """The second factor of an adapter, which is zero at initialisation."""
 
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.weight)
 
 
 class Moment(Encoder):
-    """Every channel by itself: normalised over the window, cut into patches, through T5's encoder;
-    then the mean over patches and channels.
+    """Every channel is normalised over the window, cut into patches and encoded by T5; then follows
+    the mean over patches and channels.
 
-    MOMENT pads a window to 512 steps in front and masks what it added, patches that are partly
-    padding included. Nothing attends to masked patches and the mean leaves them out, T5's biases
-    depend on distances alone, and so it is the same to leave them away, as long as the others keep
-    the last of the 64 positions.
+    MOMENT pads a window to 512 steps in front and masks the padding, including patches that are
+    partly padding. No patch attends to masked patches, the mean leaves them out, and T5's biases
+    depend on distances only. Leaving the masked patches out is therefore equivalent, as long as the
+    others keep the last of the 64 positions.
     """
 
     shortest = PATCH
 
     def __init__(self, channels: int, steps: int, weights: str, shape: Shape | None = None) -> None:
-        """`weights`: a folder with the published files, or "random": of a fixed seed, and of the
-        given shape. Any number of channels has the same weights."""
+        """`weights`: a folder with the published files, or "random": drawn with a fixed seed, in
+        the given shape. The weights do not depend on the number of channels."""
         super().__init__()
         published = load(weights, shape or Shape())
         self.features = published.shape.d_model
@@ -118,7 +118,7 @@ class Moment(Encoder):
 
 
 def load(weights: str, shape: Shape) -> Frozen:
-    """The frozen weights of a folder (or of a file in it), or random ones of a shape."""
+    """Returns the frozen weights of a folder (or of a file in it), or random ones of a shape."""
     if not weights:
         raise CommunisError(f"MOMENT needs its published weights, and none are given: {HELP}")
     if weights == "random":
@@ -129,13 +129,13 @@ def load(weights: str, shape: Shape) -> Frozen:
     for needed in (config, file):
         if not needed.is_file():
             raise CommunisError(f"MOMENT's weights: there is no file {needed}; {HELP}")
-    return _read(config, file, *(s for f in (config, file) for s in _state(f)))
+    return _read(config, file, *_state(config), *_state(file))
 
 
 def _state(file: Path) -> tuple[int, int]:
-    """Another state, another file: the cache below reads it again."""
-    found = file.stat()
-    return found.st_mtime_ns, found.st_size
+    """Returns time and size of a file: if they change, the cache below reads it again."""
+    status = file.stat()
+    return status.st_mtime_ns, status.st_size
 
 
 @lru_cache(maxsize=2)
@@ -149,27 +149,27 @@ def _read(config: Path, file: Path, *state: int) -> Frozen:
             offered = tensors.keys()
             held = {key: torch.Size(tensors.get_slice(key).get_shape()) for key in offered}
             _check(file, wanted, held)
-            found = {key: frozen(tensors.get_tensor(key).float()) for key in wanted}
+            weights = {key: frozen(tensors.get_tensor(key).float()) for key in wanted}
     except (SafetensorError, OSError) as error:
         raise CommunisError(
             f"{file}: not a readable safetensors file ({error}); download it again: {HELP}"
         ) from None
-    embed = found.pop("patch_embedding.value_embedding.weight")
-    return Frozen(shape, embed, {key.removeprefix("encoder."): t for key, t in found.items()})
+    embed = weights.pop("patch_embedding.value_embedding.weight")
+    return Frozen(shape, embed, {key.removeprefix("encoder."): t for key, t in weights.items()})
 
 
 def _shape(config: Path) -> Shape:
     try:
-        said = json.loads(config.read_text("utf-8"))
-        t5 = dict(said["t5_config"])
+        settings = json.loads(config.read_text("utf-8"))
+        t5 = dict(settings["t5_config"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CommunisError(
             f"{config}: no configuration of MOMENT with a table t5_config "
             f"({type(error).__name__}: {error}); {HELP}"
         ) from None
     for key, value in SETTINGS.items():
-        if said.get(key, value) != value:
-            raise CommunisError(f"{config}: {key} is {said[key]!r}; only {value!r} can be read")
+        if settings.get(key, value) != value:
+            raise CommunisError(f"{config}: {key} is {settings[key]!r}; only {value!r} can be read")
     known = {f.name for f in fields(Shape)}
     try:
         shape: Shape = build(Shape, {k: v for k, v in t5.items() if k in known}, "t5_config")
@@ -181,9 +181,9 @@ def _shape(config: Path) -> Shape:
 def _check(file: Path, wanted: Mapping[str, torch.Size], held: Mapping[str, torch.Size]) -> None:
     for key, shape in wanted.items():
         if held.get(key) != shape:
-            there = f"has the shape {tuple(held[key])}" if key in held else "is missing"
+            problem = f"has the shape {tuple(held[key])}" if key in held else "is missing"
             raise CommunisError(
-                f"{file}: {key} {there}, and config.json beside it asks for {tuple(shape)}; "
+                f"{file}: {key} {problem}, and config.json beside it requires {tuple(shape)}; "
                 f"the two files belong together: {HELP}"
             )
 
@@ -197,10 +197,10 @@ def _random(shape: Shape) -> Frozen:
 
 
 def _stack(shape: Shape) -> nn.Module:
-    """T5's encoder without its table of words, as transformers initialises it.
+    """Returns T5's encoder without its word embeddings, as `transformers` initialises it.
 
-    While it trains, a block keeps its input only and computes the rest again for the gradient, as
-    in MOMENT's own training: 32 windows of nine channels would hold some gigabytes otherwise.
+    In training, a block keeps only its input and computes the rest again for the gradient, as in
+    MOMENT's own training: 32 windows of nine channels would take several gigabytes otherwise.
     """
     require("moment")
     transformers: Any = import_module("transformers")
@@ -212,7 +212,7 @@ def _stack(shape: Shape) -> nn.Module:
 
 
 def _adapt(stack: nn.Module) -> None:
-    """y = W x + B A x on every adapted layer, scaled by one; the rest stays frozen."""
+    """Replaces every adapted layer by y = W x + B A x, with a scale of one; the rest is frozen."""
     peft: Any = require("moment")
     adapters = peft.LoraConfig(r=RANK, lora_alpha=RANK, target_modules=list(ADAPTED))
     peft.inject_adapter_in_model(adapters, stack)

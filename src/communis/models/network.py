@@ -17,7 +17,7 @@ from communis.models.fusion import Fusion
 
 
 class MLP(nn.Module):
-    """Linear layers with ReLU between them; without hidden sizes one linear layer."""
+    """Linear layers with ReLU between them; without hidden sizes, one linear layer."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         super().__init__()
@@ -37,8 +37,8 @@ class MLP(nn.Module):
 
 
 class Network(Model):
-    """Paths: encoders.<modality>.*, fusion.blocks.<modality>.*, fusion.shared.*, head.*, and what a
-    method adds in `equip`: unimodal.<modality>.*, private.*"""
+    """Encoders, fusion and head. Its paths are encoders.<modality>.*, fusion.blocks.<modality>.*,
+    fusion.shared.*, head.*, and what a method adds in `equip`: unimodal.<modality>.*, private.*"""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Network(Model):
 
 
 class Branch(nn.Module):
-    """What a network of one modality has behind its encoder. All of its samples are there."""
+    """The fusion and head of a network of one modality, which all samples have."""
 
     def __init__(self, modality: str, fusion: Fusion, head_sizes: Sequence[int]) -> None:
         super().__init__()
@@ -92,33 +92,33 @@ class Branch(nn.Module):
 
 
 def _encode(encoder: Encoder, x: Tensor, present: Tensor) -> Tensor:
-    """Features of the samples that are there, zeros for the others: an encoder, its BatchNorm and
-    its gradients never meet what a masked sample holds."""
+    """Returns the features of present samples, and zeros for the others. The values of a masked
+    sample reach neither the encoder nor its BatchNorm nor its gradients."""
     if bool(present.all()):
-        whole: Tensor = encoder(x)
-        return whole
+        features: Tensor = encoder(x)
+        return features
     rows = present.nonzero().squeeze(1)
-    if not len(rows):  # a graph to what trains, so that gradients are zero and not missing
+    if not len(rows):  # zeros that depend on the parameters, so that gradients are zero, not None
         trained = [p for p in encoder.parameters() if p.requires_grad]
-        nothing = sum((p.sum() * 0 for p in trained), start=x.new_zeros(()))
-        return x.new_zeros(len(x), encoder.features) + nothing
-    some: Tensor = encoder(x[rows])
-    return x.new_zeros(len(x), some.shape[1]).index_copy(0, rows, some)
+        zero = sum((p.sum() * 0 for p in trained), start=x.new_zeros(()))
+        return x.new_zeros(len(x), encoder.features) + zero
+    of_present: Tensor = encoder(x[rows])
+    return x.new_zeros(len(x), of_present.shape[1]).index_copy(0, rows, of_present)
 
 
 def _encode_zeros(encoder: Encoder, x: Tensor, present: Tensor) -> Tensor:
-    """Features of all samples, absent ones as if zeros had been measured: an encoder's biases make
-    something of them, and absent sensors train it."""
+    """Returns the features of all samples, with zeros as the values of absent ones. Absent sensors
+    therefore also train the encoder, through its biases."""
     features: Tensor = encoder(x * present.view(-1, *[1] * (x.ndim - 1)))
     return features
 
 
 def initialise(model: nn.Module, streams: Streams) -> None:
-    """Every module draws its parameters from a stream named by its own path; frozen weights keep
-    what their module gave them.
+    """Initialises every module from a random stream named by its path. Frozen weights keep the
+    values that their module set.
 
-    So clients that share a path start from the same values whatever else they own, and a method
-    that adds modules changes no other module's start.
+    Clients that share a path therefore start from the same values, whatever other paths they own,
+    and a method that adds modules does not change the initial values of the others.
     """
     for path, module in model.named_modules():
         if not any(p.requires_grad for p in module.parameters(recurse=False)):

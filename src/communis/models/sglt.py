@@ -35,22 +35,25 @@ OperatorKind = Literal["none", "learned", "ema", "factored"]
 
 @dataclass(frozen=True)
 class Sglt:
-    """Of transformers on tokens; all but layers, heads and knn of those with a gated kernel."""
+    """Settings of transformers on tokens. Models without a gated kernel use only layers, heads and
+    knn."""
 
-    gate: GateKind = "soft"
+    gate: GateKind = "soft"  # how singular values are gated: by a sigmoid, a step, the largest few
     relative: bool = True  # singular values are gated as shares of the largest
-    tau: float = 0.05  # the gate's threshold
+    tau: float = 0.05  # threshold of the gate
     beta: float = 0.01  # width of the soft gate's slope
-    rank: int = 16  # singular values that topr keeps
-    gate_every: int = 1  # training passes for which a projector serves; 1: each sample has its own
-    layers: int = 2
-    heads: int = 4
-    features: int = 0  # random features per head; 0: as many as the embedding has numbers
-    operator: OperatorKind = "learned"  # theta_M
-    operator_rank: int = 16  # of factored
-    operator_std: float = 0.01  # of theta_M at the start
-    ema: float = 0.95  # what a moving average keeps: of theta_M, and of the kernels of gate_every
-    seed: int = 0  # of the random features and of factored's frozen matrices; all clients have one
+    rank: int = 16  # number of singular values that topr keeps
+    gate_every: int = 1  # training passes that share one projector; 1: one projector per sample
+    layers: int = 2  # number of layers
+    heads: int = 4  # attention heads per layer; they must divide the embedding
+    features: int = 0  # random features per head; 0: the embedding size
+    operator: OperatorKind = "learned"  # shared operator theta_M: trained, a moving average (ema),
+    # or a small trained factor between frozen matrices (factored)
+    operator_rank: int = 16  # rank of a factored operator
+    operator_std: float = 0.01  # standard deviation of theta_M at initialisation
+    ema: float = 0.95  # decay of the moving averages of theta_M and of the kernels of gate_every
+    seed: int = 0  # seed of the random features and of the frozen matrices of a factored operator;
+    # the same for all clients
     knn: int = 8  # neighbours of a token in a graph encoder
 
     def __post_init__(self) -> None:
@@ -66,17 +69,17 @@ class Sglt:
                 raise CommunisError(f"{name} must be at least 0, got {getattr(self, name)}")
         if self.relative and self.tau >= 1:
             raise CommunisError(
-                f"tau = {self.tau} would gate away even the largest singular value; relative = "
-                "true takes shares of it, below 1"
+                f"tau = {self.tau} would remove even the largest singular value; with relative = "
+                "true, tau is a share of it, below 1"
             )
         if not self.beta > 0:
             raise CommunisError(f'beta must be positive, got {self.beta}; gate = "hard" has none')
         if not 0 <= self.ema < 1:
-            raise CommunisError(f"ema is a share from 0 to below 1, got {self.ema}")
+            raise CommunisError(f"ema must be a share from 0 to below 1, got {self.ema}")
 
 
 class TokenLayer(nn.Module):
-    """Pre-norm transformer layer: tokens (B, L, d) and which of them count (B, L) -> (B, L, d)."""
+    """Pre-norm transformer layer: tokens (B, L, d) and their mask (B, L) -> (B, L, d)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -91,24 +94,26 @@ class TokenLayer(nn.Module):
         return x + wider
 
     def mixed(self, x: Tensor, mask: Tensor) -> Tensor:
-        """What tokens tell each other; those that do not count tell nothing."""
+        """Returns the output of attention; masked tokens do not contribute."""
         raise NotImplementedError
 
 
 def dividing(heads: int, width: int) -> int:
-    """So many heads, if they can share out an embedding."""
+    """Returns the number of heads, or raises an error if it does not divide the embedding."""
     if width % heads:
         raise CommunisError(
-            f"sglt.heads = {heads} cannot share out an embedding of {width}: choose a number that "
+            f"sglt.heads = {heads} does not divide an embedding of {width}: choose a number that "
             "divides it"
         )
     return heads
 
 
 class SgltLayer(TokenLayer):
-    """Linear attention through one gated kernel per head. number: of the layer, from 0."""
+    """Linear attention through one gated kernel per head. number: number of the layer, from 0."""
 
-    directions: Tensor  # of the random features, for all heads: no state, and never redrawn
+    directions: (
+        Tensor  # of the random features, for all heads; not part of the state, never redrawn
+    )
 
     def __init__(self, width: int, settings: Sglt, number: int = 0) -> None:
         super().__init__(width)
@@ -133,15 +138,14 @@ class SgltLayer(TokenLayer):
         matrix, z = favor.kernel(keys, values)
         if self.operator is not None:
             matrix = self.operator(matrix, mask.any(1))
-        heard: Tensor = self.out(
-            favor.attend(queries, self.gate(matrix), z).transpose(1, 2).flatten(2)
-        )
-        return heard
+        attended = favor.attend(queries, self.gate(matrix), z)
+        mixed: Tensor = self.out(attended.transpose(1, 2).flatten(2))
+        return mixed
 
 
 class Operator(nn.Module):
-    """theta_M: a matrix (m, d) that is added to every kernel, each head having its own columns. It
-    is what clients share of what kernels have in common; trained like any other weight."""
+    """theta_M: a matrix (m, d) that is added to every kernel; each head has its own columns. Clients
+    share it, and it is trained like any other weight."""
 
     def __init__(self, rows: int, columns: int, settings: Sglt) -> None:
         super().__init__()
@@ -156,13 +160,13 @@ class Operator(nn.Module):
         return self.theta
 
     def forward(self, kernels: Tensor, seen: Tensor) -> Tensor:
-        """kernels (B, H, m, d / H); seen (B,): which samples have a token at all."""
+        """Adds theta_M to the kernels (B, H, m, d / H). seen (B,): which samples have any token."""
         matrix = self.matrix()
         return kernels + matrix.view(len(matrix), self.heads, -1).transpose(0, 1)
 
 
 class MovingOperator(Operator):
-    """theta_M as a moving average of the kernels that training sees; no gradient reaches it."""
+    """theta_M as a moving average of the kernels in training; it has no gradient."""
 
     def __init__(self, rows: int, columns: int, settings: Sglt) -> None:
         super().__init__(rows, columns, settings)
@@ -181,8 +185,8 @@ class MovingOperator(Operator):
 
 
 class FactoredOperator(Operator):
-    """theta_M = theta_0 + U X W^T with frozen U, W (orthonormal) and theta_0 that all clients draw
-    from one seed: only X (r, r) is trained and travels, and it can express all that it learns."""
+    """theta_M = theta_0 + U X W^T, with frozen U, W (orthonormal) and theta_0 that all clients draw
+    from one seed. Only X (r, r) is trained and sent."""
 
     base: Tensor
     u: Tensor
@@ -193,7 +197,7 @@ class FactoredOperator(Operator):
         super().__init__(rank, rank, settings)
         if rank > min(features, width):
             raise CommunisError(
-                f"operator_rank = {rank} is more than theta_M of {features} x {width} can have: "
+                f"operator_rank = {rank} exceeds the rank of theta_M of {features} x {width}: "
                 f"choose at most {min(features, width)}"
             )
         source = _frozen("operator", settings.seed, number)
@@ -215,22 +219,24 @@ def _operator(features: int, width: int, settings: Sglt, number: int) -> Operato
         return None
     if settings.operator == "factored":
         return FactoredOperator(features, width, settings, number)
-    return (MovingOperator if settings.operator == "ema" else Operator)(features, width, settings)
+    if settings.operator == "ema":
+        return MovingOperator(features, width, settings)
+    return Operator(features, width, settings)
 
 
 def _frozen(name: str, seed: int, layer: int) -> torch.Generator:
-    """The source of what all clients draw alike and nobody trains."""
+    """Returns the generator of frozen values, which is the same for all clients."""
     return torch.Generator().manual_seed(Streams(seed).number(f"frozen/{name}", layer))
 
 
 class TokenFusion(Fusion):
-    """All tokens of all sensors that are there, in one sequence, through the layers; the embedding
-    is their mean. A sample without any gets zeros.
+    """Passes the tokens of all present sensors through the layers as one sequence. The embedding is
+    their mean; that of a sample without tokens is zero.
 
-    make: the layer of a number, counted from 0: forward(x (B, L, d), mask (B, L) bool) -> (B, L, d)
+    make: returns the layer of a number, from 0: forward(x (B, L, d), mask (B, L) bool) -> (B, L, d)
     """
 
-    open_to_any = True  # a token is a token: no parameter belongs to a modality
+    open_to_any = True  # no parameter belongs to a modality
 
     def __init__(
         self,

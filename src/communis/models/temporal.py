@@ -1,10 +1,10 @@
-"""Networks that read time with a recurrent layer after their sensors have met.
+"""Networks with a recurrent layer over time after the fusion of their sensors.
 
-Encoders here keep time: a modality's features are a sequence, flattened step by step. The fusion
-brings all sequences to the length of the longest it was built for, by linear interpolation, and
-takes their mean over the sensors that are there. What other encoders make of images, point clouds
-and very short series is a sequence of one step, and so the same at all times. So windows of every
-kind and length can join in.
+Encoders here keep the time axis: the features of a modality are a sequence, flattened step by step.
+The fusion interpolates all sequences linearly to the length of the longest one that it was built
+for, and takes their mean over the present sensors. The features of other encoders, for images,
+point clouds and very short series, are a sequence of one step, constant in time. Windows of every
+kind and length can therefore be fused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from communis.models.fusion import Fusion
 
 
 class Timed(Encoder):
-    """Keeps time, so it is built for a number of steps, but takes any."""
+    """An encoder that keeps the time axis. It is built for a number of steps, but takes any."""
 
 
 class Grid(Timed):
@@ -61,7 +61,7 @@ class Strided(Timed):
     """Two strided convolutions over time, each with BatchNorm and ReLU; a quarter of the steps is
     left. In channels-last layout as in encoders.py; measured in benchmarks/encoders."""
 
-    shortest = 1  # padding makes up for short windows
+    shortest = 1  # short windows are padded
 
     def __init__(self, channels: int, steps: int, width: int = 32, kernel: int = 5) -> None:
         super().__init__()
@@ -81,8 +81,8 @@ class Strided(Timed):
 
 
 class Coins(nn.Module):
-    """Dropout of one half in channels-last layout. A value needs one random bit, so a byte is drawn
-    for eight of them; torch draws for every value, which takes four tenths of the time of Grid."""
+    """Dropout with probability one half in channels-last layout. A value needs one random bit, so
+    one byte is drawn for eight values, which is faster than torch's draw for every value."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
@@ -95,7 +95,7 @@ class Coins(nn.Module):
 
 
 class Temporal(Fusion):
-    """The mean sequence of the sensors that are there, for a recurrent layer."""
+    """The mean sequence of the present sensors, for a recurrent layer."""
 
     open_to_any = True  # no parameter belongs to a modality
 
@@ -114,7 +114,7 @@ class Temporal(Fusion):
         return type(self)(features, self.channels, self.features)
 
     def mean(self, features: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> Tensor:
-        """(B, steps, channels): of a sample without any sensor, zeros."""
+        """Returns the mean (B, steps, channels); zeros for a sample without sensors."""
         here = {m: present[m][:, None, None] for m in features}
         total = sum(self._stretched(h).masked_fill(~here[m], 0.0) for m, h in features.items())
         return total / torch.stack(list(here.values())).sum(0).clamp_min(1)
@@ -143,8 +143,8 @@ class TimeGRU(Temporal):
 
 class ChannelGRU(Temporal):
     """Two recurrent layers over channels, with one channel at all times as a step; from all states
-    two layers with BatchNorm and ReLU. So Harmony has it. The length of windows is the input's
-    size: clients can average these weights only if their longest windows are equally long.
+    two layers with BatchNorm and ReLU, as in Harmony. The length of windows is the input size:
+    weights can be averaged only between clients whose longest windows have the same length.
     """
 
     units = 120  # of a recurrent layer
@@ -177,8 +177,8 @@ class Layer(nn.Module):
 
 
 def normed(norm: nn.BatchNorm1d | nn.BatchNorm2d, x: Tensor) -> Tensor:
-    """With the statistics of the batch; those of a single value per channel (the last batch of an
-    epoch may be one window) say nothing, so it is treated as in evaluation."""
+    """Normalises by the statistics of the batch. A single value per channel (the last batch of an
+    epoch may be one window) has no useful statistics, so it is normalised as in evaluation."""
     if x.numel() > x.shape[1]:
         out: Tensor = norm(x)
         return out

@@ -1,8 +1,8 @@
-"""Tiny: a small transformer that is pretrained once, then frozen, with adapters that are trained
-federatedly: what a foundation model of time series does, at a size that a CPU can train.
+"""Tiny: a small transformer that is pretrained once and then frozen, with adapters that are trained
+federatedly. It is a foundation model of time series at a size that a CPU can train.
 
-Every channel is a series of its own, so one backbone serves all sensors, whatever their number of
-channels. It learns without labels, by filling in patches that were hidden from it.
+Every channel is a separate series, so one backbone serves all sensors, whatever their number of
+channels. It is trained without labels, by reconstructing masked patches.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HELP = (
     "make them with `communis pretrain --on usc_had --output tiny.safetensors` and set [fleet] "
     'weights = "tiny.safetensors"'
 )
-HIDDEN = 0.3  # of the patches, in pretraining
+HIDDEN = 0.3  # share of the patches that are masked in pretraining
 M = TypeVar("M", bound=nn.Module)
 
 
@@ -69,7 +69,7 @@ class Backbone(Encoder):
 
 
 class Block(nn.Module):
-    """Query, key and value are layers of their own, because only some of them are adapted."""
+    """An attention block. Query, key and value are separate layers, as only some are adapted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,8 +102,8 @@ class Tiny(Backbone):
 
 
 def patched(x: Tensor) -> Tensor:
-    """(B, channels, T) -> (B * channels, patches, PATCH): every series with mean zero and deviation
-    one, the last patch filled up with zeros."""
+    """Returns the patches (B * channels, patches, PATCH) of windows (B, channels, T): every series
+    has mean zero and deviation one, and the last patch is padded with zeros."""
     x = x.flatten(0, 1)
     x = x - x.mean(-1, keepdim=True)
     x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)  # a constant one stays zero
@@ -111,7 +111,7 @@ def patched(x: Tensor) -> Tensor:
 
 
 def load(weights: str) -> dict[str, Tensor]:
-    """The backbone in a file, or the one that was never trained."""
+    """Returns the backbone of a file, or the untrained one."""
     if weights == RANDOM:
         return _started(Backbone, Streams()).state_dict()
     path = Path(weights).expanduser()
@@ -141,14 +141,14 @@ def load(weights: str) -> dict[str, Tensor]:
 @dataclass(frozen=True)
 class Pretrained:
     weights: State  # of the backbone
-    before: float  # mean squared error on hidden patches of held-out windows at the start,
-    after: float  # and at the end; guessing the mean gives 1
+    before: float  # mean squared error on masked patches of held-out windows before training
+    after: float  # the same after training; predicting the mean gives 1
 
     def packed(self, **about: Any) -> bytes:
-        """The content of a file that `load` reads. In one entry, as the order of several is not
-        kept."""
-        told = {"shape": SHAPE, **about, "before": self.before, "after": self.after}
-        return safetensors.torch.save(dict(self.weights), {"communis": json.dumps(told)})
+        """Returns the content of a file that `load` reads. The metadata are one entry, as the order
+        of several is not kept."""
+        metadata = {"shape": SHAPE, **about, "before": self.before, "after": self.after}
+        return safetensors.torch.save(dict(self.weights), {"communis": json.dumps(metadata)})
 
 
 def pretrain(
@@ -159,8 +159,8 @@ def pretrain(
     lr: float = 3e-3,
     told: Callable[[int, float], None] = lambda step, loss: None,
 ) -> Pretrained:
-    """A backbone that has learned to fill in hidden patches of the training windows; its sensors
-    take turns. `told` hears of every step and its loss."""
+    """Trains a backbone to reconstruct masked patches of the training windows, one modality per
+    step in turn. `told` is called with every step and its loss."""
     source = _Source(windows)
     model = _started(Masked, streams)
     held_out = list(source.held_out(streams.generator("pretrain/held-out")))
@@ -179,8 +179,8 @@ def pretrain(
 
 
 class Masked(nn.Module):
-    """The backbone with what only its own training needs: a token in place of a hidden patch, and a
-    layer that tells the values of a patch."""
+    """The backbone with the parts that only pretraining needs: a token in place of a masked patch,
+    and a layer that predicts the values of a patch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,11 +192,11 @@ class Masked(nn.Module):
         nn.init.normal_(self.token, std=0.02)
 
     def forward(self, x: Tensor, hidden: Tensor) -> Tensor:
-        """The mean squared error on the hidden patches."""
+        """Returns the mean squared error on the masked patches."""
         patches = patched(x)
         tokens = torch.where(hidden[..., None], self.token, self.backbone.embed(patches))
-        found = self.values(self.backbone.attend(tokens))
-        return F.mse_loss(found[hidden], patches[hidden])
+        predicted = self.values(self.backbone.attend(tokens))
+        return F.mse_loss(predicted[hidden], patches[hidden])
 
     @torch.no_grad()
     def error(self, batches: list[tuple[Tensor, Tensor]]) -> float:
@@ -211,7 +211,7 @@ def _started(made: Callable[[], M], streams: Streams) -> M:
 
 
 class _Source:
-    """Batches of time series, scaled as a fleet scales them, and which of their patches to hide."""
+    """Batches of time series, normalised as in a fleet, with the mask of their patches."""
 
     most = 256  # held-out windows per sensor
 
@@ -246,13 +246,14 @@ class _Source:
         scale: Scale | None = self.scales[m]
         x = filled(scale.apply(x) if scale else np.array(x), np.ones(len(x), bool))
         series = torch.from_numpy(x).movedim(-1, 1)
-        whole = series.shape[-1] // PATCH
-        order = rng.random((len(x) * series.shape[1], whole)).argsort(1).argsort(1)
-        return series[..., : whole * PATCH], torch.from_numpy(order < max(1, round(HIDDEN * whole)))
+        patches = series.shape[-1] // PATCH
+        order = rng.random((len(x) * series.shape[1], patches)).argsort(1).argsort(1)
+        hidden = order < max(1, round(HIDDEN * patches))
+        return series[..., : patches * PATCH], torch.from_numpy(hidden)
 
 
 def _rows(windows: Windows, inputs: Mapping[Modality, Array], *splits: int) -> dict[str, Array]:
-    """The windows of these splits that have a sensor."""
+    """Returns, for each modality, the windows of these splits that have it."""
     chosen = np.isin(windows.split, splits)
     return {m: np.flatnonzero(chosen & windows.present.get(m, True)) for m in inputs}
 

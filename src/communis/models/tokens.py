@@ -1,8 +1,8 @@
 """Tokenisers: a window -> tokens of d numbers each, for transformers that take any number of them.
 
-token = MLP_m(values) + Fourier(place) + e_m. Places are shares of the window (time, frequency, rows
-and columns) or coordinates of a point, never numbers of an order, and no parameter depends on how
-many tokens there are: clients with coarse and dense sensors own the same.
+token = MLP_m(values) + Fourier(position) + e_m. Positions are shares of the window (time, frequency,
+rows and columns) or coordinates of a point, never indices, and no parameter depends on the number
+of tokens: clients with coarse and dense sensors own the same parameters.
 
 A token of zeros is padding. Clouds come padded with copies of their first point
 (recordings/samples.py), and an absent sensor has zeros for features (network.py).
@@ -22,14 +22,15 @@ from communis.models.encoders import Encoder
 from communis.models.graph import gathered, nearest
 
 PATCH = 4  # steps, or rows and columns of pixels, of a token
-GROUP, FEW = 3, 12  # subcarriers of a token; where there are fewer than 12, each is one
-STRETCHES = 8  # of time, in a token of CSI
-OCTAVES = 6  # a place is told by waves of half a period per window, one, two, ... 16
-REACH = 8.0  # what counts as one window for points, in their unit: deviations, unless not scaled
+GROUP = 3  # subcarriers of a token
+FEW = 12  # with fewer subcarriers, each is a token
+STRETCHES = 8  # periods of time in a token of CSI
+OCTAVES = 6  # a position is encoded by waves with 1/2, 1, 2, ... 16 periods per window
+REACH = 8.0  # length of a window for points, in their unit (standard deviations if normalised)
 
 
 class Tokens(Encoder):
-    """Features are tokens one after the other: (B, ...) -> (B, tokens * width)."""
+    """An encoder whose features are its tokens in sequence: (B, ...) -> (B, tokens * width)."""
 
     shortest = 1
 
@@ -42,10 +43,10 @@ class Tokens(Encoder):
         self.sensor = nn.Parameter(torch.empty(width))
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.sensor, std=0.2)  # about as large as what fresh layers give
+        nn.init.normal_(self.sensor, std=0.2)  # about as large as the output of initial layers
 
     def cut(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Values (B, L, values) and places (L, p) or (B, L, p) of the tokens."""
+        """Returns the values (B, L, values) and positions (L, p) or (B, L, p) of the tokens."""
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
@@ -58,7 +59,7 @@ class Tokens(Encoder):
 
 
 class Series(Tokens):
-    """Of (channels, steps): patches of time."""
+    """Tokens of (channels, steps): patches of time."""
 
     def __init__(self, shape: Sequence[int], width: int) -> None:
         channels, steps = shape
@@ -70,8 +71,8 @@ class Series(Tokens):
 
 
 class Csi(Tokens):
-    """Of (antennas, subcarriers, packets): for every antenna and group of subcarriers, how large
-    their mean is in each stretch of time, and how much it varies there."""
+    """Tokens of (antennas, subcarriers, packets): for every antenna and group of subcarriers, the
+    mean and the standard deviation in each period of time."""
 
     def __init__(self, shape: Sequence[int], width: int) -> None:
         antennas, subcarriers, _ = shape
@@ -84,14 +85,14 @@ class Csi(Tokens):
         bands = whole(x, 2, size).reshape(batch, -1, size, packets).mean(2)
         mean = F.adaptive_avg_pool1d(bands, STRETCHES)
         square = F.adaptive_avg_pool1d(bands.square(), STRETCHES)
-        # A little is added, as a root has no slope at zero.
+        # The constant bounds the gradient of the root, which is infinite at zero.
         spread = ((square - mean.square()).clamp_min(0) + 1e-4).sqrt()
         places = torch.cartesian_prod(centres(antennas, 1, x), centres(subcarriers, size, x))
         return torch.cat([mean, spread], 2), places
 
 
 class Image(Tokens):
-    """Of (channels, rows, columns): square patches."""
+    """Tokens of (channels, rows, columns): square patches."""
 
     def __init__(self, shape: Sequence[int], width: int) -> None:
         channels, rows, columns = shape
@@ -107,8 +108,9 @@ class Image(Tokens):
 
 
 class Points(Tokens):
-    """Of (features, points): every point, with its nearest neighbours as EdgeConv sees them
-    (arXiv:1801.07829): the largest of each linear feature of the differences. knn = 1: alone."""
+    """Tokens of (features, points): every point with its nearest neighbours as in EdgeConv
+    (arXiv:1801.07829), by the maximum of each linear feature of the differences. knn = 1: without
+    neighbours."""
 
     def __init__(self, shape: Sequence[int], width: int, knn: int = 8) -> None:
         features, points = shape
@@ -132,7 +134,7 @@ class Points(Tokens):
 
 
 def tokenizer(modality: str, shape: Sequence[int], kind: str, width: int, knn: int = 8) -> Tokens:
-    """Of a sensor whose windows have this shape and kind."""
+    """Returns the tokeniser of a modality whose windows have this shape and kind."""
     if kind == "points" and len(shape) == 2:
         return Points(shape, width, knn)
     if kind == "csi" and len(shape) == 3:
@@ -153,20 +155,20 @@ def group(subcarriers: int) -> int:
 
 
 def whole(x: Tensor, axis: int, size: int) -> Tensor:
-    """With the last value of an axis again and again, up to a multiple of `size`."""
+    """Repeats the last value of an axis up to a multiple of `size`."""
     more = -x.shape[axis] % size
     return torch.cat([x, *[x.narrow(axis, -1, 1)] * more], axis) if more else x
 
 
 def centres(length: int, size: int, like: Tensor) -> Tensor:
-    """The middles of pieces of a size, of which the last may be shorter, as shares of the
-    length."""
+    """Returns the centres of pieces of `size` steps, of which the last may be shorter, as shares of
+    the length."""
     first = torch.arange(0, length, size, dtype=like.dtype, device=like.device)
     return (first + (first + size).clamp_max(length)) / (2 * length)
 
 
 def fourier(places: Tensor) -> Tensor:
-    """(..., p) -> (..., p * 2 * OCTAVES)."""
+    """Returns the Fourier features (..., p * 2 * OCTAVES) of positions (..., p)."""
     waves = math.pi * 2.0 ** torch.arange(OCTAVES, dtype=places.dtype, device=places.device)
     angles = (places[..., None] * waves).flatten(-2)
     return torch.cat([angles.sin(), angles.cos()], -1)

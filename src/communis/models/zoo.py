@@ -33,21 +33,26 @@ Fused = Literal[
 
 @dataclass(frozen=True)
 class Architecture:
-    encoder: Of = "cnn1d"  # of time series; images, point clouds and short series have their own
-    # features per modality are twice that; of grid and strided, per step; mean: half the embedding
+    """An architecture, from which networks for given sensors are built."""
+
+    encoder: Of = "cnn1d"  # encoder of time series; images, point clouds, short series have others
+    # Half of the features per modality; with grid and strided: per step. With the fusion `mean` it
+    # is half of the embedding instead.
     width: int = 32
     fusion: Fused = "blocks"
-    embedding: int = 128  # but attention gives 4 contexts x features; of tokens: their width
-    hidden: tuple[int, ...] = ()  # hidden layers of the head
+    embedding: int = (
+        128  # embedding size, and width of tokens; with attention 4 contexts x features
+    )
+    hidden: tuple[int, ...] = ()  # sizes of the hidden layers of the head
     norm: bool = False  # BatchNorm in cnn1d and cnn2d; its statistics: `buffers` of the method
-    units: int = 128  # of the attention's scores
-    weights: str = ""  # where a pretrained encoder lies; "random": one that was never trained
-    sglt: Sglt = field(default_factory=Sglt)  # of transformers on tokens
+    units: int = 128  # hidden units of the attention scores
+    weights: str = ""  # path of pretrained encoder weights; "random": untrained
+    sglt: Sglt = field(default_factory=Sglt)  # settings of transformers on tokens
 
     @property
     def name(self) -> str:
-        """Its name in the zoo, with its embedding size and its settings of tokens where these are
-        others, as few as can be; or its own description."""
+        """The shortest name in the zoo, with the embedding size and the settings of tokens that
+        differ; the repr if no named architecture matches."""
         bare = replace(self, weights="")
         names = [
             [name, *self._unlike(kind)]
@@ -63,7 +68,7 @@ class Architecture:
 
     @property
     def embedding_size(self) -> int:
-        """Of the networks that it builds."""
+        """The embedding size of the networks that it builds."""
         return 4 * 2 * self.width if self.fusion == "attention" else self.embedding
 
     @property
@@ -72,40 +77,40 @@ class Architecture:
 
     @property
     def follows(self) -> tuple[str, ...]:
-        """The settings of tokens that make a difference to it."""
+        """The settings of tokens that it uses."""
         return TOKENS.get(self.fusion, ())
 
     def tuned(self, given: Mapping[str, Any]) -> Architecture:
-        """With those of these settings of tokens that it follows."""
-        own = {key: value for key, value in given.items() if key in self.follows}
-        return replace(self, sglt=replace(self.sglt, **own))
+        """Returns the architecture with those of the given settings of tokens that it uses."""
+        used = {key: value for key, value in given.items() if key in self.follows}
+        return replace(self, sglt=replace(self.sglt, **used))
 
     def check(self) -> None:
-        """Whether it can be built at all."""
+        """Raises an error if it cannot be built."""
         if (self.encoder == "tokens") != (self.fusion in TOKENS):
             raise CommunisError(
                 f"encoder {self.encoder!r} and fusion {self.fusion!r} do not go together: "
                 f"tokens are fused by {', '.join(TOKENS)}"
             )
         if self.fusion in TOKENS:
-            with Streams().torch("build"):  # its heads may not fit its embedding
+            with Streams().torch("build"):  # the heads may not divide the embedding
                 self._layer(0)
         if self.pretrained and not self.weights:
             raise CommunisError(
-                f"{self.name} needs pretrained weights: {PRETRAINED[self.encoder]}; or try things "
-                f'out with weights = "{tiny.RANDOM}", which were never trained'
+                f"{self.name} needs pretrained weights: {PRETRAINED[self.encoder]}; for a trial, "
+                f'set weights = "{tiny.RANDOM}", which are untrained'
             )
 
     @property
     def digest(self) -> str:
-        """What tells its pretrained weights from others: the content of the file, or of the files
-        in the folder; the name if there are none."""
+        """Identifies the pretrained weights: a hash of the file, or of the files in the folder; of
+        the name if there are no files."""
         place = Path(self.weights).expanduser()
         files = [p for p in (place, *sorted(place.glob("*"))) if self.weights and p.is_file()]
-        found = hashlib.sha256(b"" if files else self.weights.encode())
+        digest = hashlib.sha256(b"" if files else self.weights.encode())
         for file in files:
-            found.update(file.read_bytes())
-        return found.hexdigest()
+            digest.update(file.read_bytes())
+        return digest.hexdigest()
 
     def build(
         self,
@@ -113,8 +118,8 @@ class Architecture:
         outputs: int,
         kinds: Mapping[str, str] = MappingProxyType({}),
     ) -> Network:
-        """A network for modalities with windows of these shapes (channels first) and kinds; its
-        parameters are not initialised yet."""
+        """Returns a network for modalities with windows of these shapes (channels first) and kinds.
+        Its parameters are not initialised yet."""
         self.check()
         parts = {
             m: self._encoder(m, shape, kinds.get(m, "series"))
@@ -147,11 +152,13 @@ class Architecture:
             return Mean(sizes)
         if self.fusion in RECURRENT:
             return RECURRENT[self.fusion](sizes, 2 * self.width, self.embedding)
-        return (Blocks if self.fusion == "blocks" else LoRABlocks)(sizes, self.embedding)
+        if self.fusion == "blocks":
+            return Blocks(sizes, self.embedding)
+        return LoRABlocks(sizes, self.embedding)
 
     def _encoder(self, modality: str, shape: Sequence[int], kind: str) -> encoders.Encoder:
-        """Images, point clouds and series too short for the encoder have encoders of their own,
-        with as many features as the others."""
+        """Returns the encoder of a modality. Images, point clouds and series too short for the
+        encoder have encoders of their own, with as many features as the others."""
         if len(shape) not in (2, 3) or min(shape) < 1:
             expected = "(channels, steps), (features, points) or (channels, rows, columns)"
             raise CommunisError(
@@ -163,10 +170,12 @@ class Architecture:
         if kind == "points":
             return encoders.Points(shape[0], width)
         if self.encoder in CONVNETS:
-            one_row = len(shape) == 2 and shape[1] == 1
-            return CONVNETS[self.encoder](
-                shape[0], width, 0 if one_row else 1 if len(shape) == 2 else 2
-            )
+            chosen_convnet = CONVNETS[self.encoder]
+            if len(shape) == 3:
+                return chosen_convnet(shape[0], width, 2)
+            if shape[1] == 1:  # one row of features
+                return chosen_convnet(shape[0], width, 0)
+            return chosen_convnet(shape[0], width, 1)
         if len(shape) == 3 or self.encoder == "cnn2d":
             return encoders.CNN2d(shape[0] if len(shape) == 3 else 1, width, norm=self.norm)
         chosen = OF_SERIES["cnn1d_norm" if self.norm and self.encoder == "cnn1d" else self.encoder]
@@ -202,7 +211,7 @@ RECURRENT: Mapping[str, type[temporal.Temporal]] = {
     "time_gru": temporal.TimeGRU,
     "channel_gru": temporal.ChannelGRU,
 }
-TOKENS: Mapping[str, tuple[str, ...]] = {  # what fuses tokens, and the settings that it follows
+TOKENS: Mapping[str, tuple[str, ...]] = {  # fusions of tokens, and the settings that they use
     "sglt": tuple(f.name for f in fields(Sglt)),
     "softmax": ("layers", "heads", "knn"),
     "graph": ("layers", "heads", "knn"),
@@ -255,7 +264,7 @@ PURPOSE: Mapping[str, str] = {
     "wide": "lite with a million parameters that keeps eight steps of time",
     "tiny_lora": "adapters on a small frozen backbone; weights by `communis pretrain`",
     "moment_lora": "adapters on frozen MOMENT; needs its weights and the extra `moment`",
-    "cnn_gru": "recurrent layers after the sensors have met: Harmony's network",
+    "cnn_gru": "recurrent layers after the fusion of sensors: Harmony's network",
     "cnn_gru_lite": "the same idea with strided convolutions and one recurrent layer",
     "cnn_gru_lite96": "cnn_gru_lite with a smaller embedding, for mixed fleets",
     "tiny_convnet4": "FedAPA's smallest: one block, 7,956 parameters for CSI",
@@ -266,17 +275,17 @@ PURPOSE: Mapping[str, str] = {
     "lat": "sglt without its gate and its shared operator: a Performer",
     "self_attention": "the same tokens through ordinary attention, for comparison with sglt",
     "gat": "the same tokens through graph attention to the eight nearest",
-}  # what a name is good for
+}  # the purpose of each architecture
 
 
 def changed(settings: Sglt, other: Sglt) -> dict[str, Any]:
-    """The settings that the other has otherwise."""
+    """Returns the settings that differ from those of the other."""
     names = (f.name for f in fields(Sglt))
     return {n: getattr(settings, n) for n in names if getattr(settings, n) != getattr(other, n)}
 
 
 def architecture(name: str, **changes: object) -> Architecture:
-    """The named architecture, with fields changed."""
+    """Returns the named architecture, with fields changed."""
     if name not in ZOO:
         raise CommunisError(f"no architecture {name!r}; there are {', '.join(ZOO)}")
     return replace(ZOO[name], **changes)  # type: ignore[arg-type]

@@ -107,7 +107,9 @@ def test_files_that_are_no_trace_are_refused_by_name(tmp_path: Path) -> None:
         with pytest.raises(CommunisError, match=r"trace\.parquet: cannot be read"):
             Trace.load(path)
     pq.write_table(pa.table({"x": [1]}), path)
-    with pytest.raises(CommunisError, match=r"trace\.parquet: not a trace that was saved by communis"):
+    with pytest.raises(
+        CommunisError, match=r"trace\.parquet: not a trace that was saved by communis"
+    ):
         Trace.load(path)
 
 
