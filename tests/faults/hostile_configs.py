@@ -33,7 +33,7 @@ from communis.results.compare import collect
 from communis.results.finished import read
 from communis.results.verdict import verdict
 from communis.run.config import Config, cells
-from tests.unit.folders import forge_digest
+from tests.unit.folders import forge_digest, seal
 
 LONGEST = 2000  # characters of a refusal
 PATIENCE = 4.0  # seconds after which a configuration counts as one that runs
@@ -176,8 +176,8 @@ def _go(path: Path, folder: Path) -> None:
 
 
 def damaged(folder: Path, rng: np.random.Generator, forged: bool = False) -> Path:
-    """One file of a run folder is not what it was any more; which one. forged: without the digests
-    by which an edit is found."""
+    """One file of a run folder is not what it was any more; which one. forged: with the
+    digests of what it holds now."""
     files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != "lock")
     path = files[int(rng.integers(len(files)))]
     ways = [_flipped, _cut, _gone, _emptied, _foreign]
@@ -188,10 +188,10 @@ def damaged(folder: Path, rng: np.random.Generator, forged: bool = False) -> Pat
         ".parquet": _edited_table,
     }
     ways += [edited[path.suffix]] * 6 if path.suffix in edited else []
-    if forged and path.suffix in (".json", ".jsonl"):
-        _without_digests(path)
     way = ways[int(rng.integers(len(ways)))]
     way(path, rng)
+    if forged and way in (_edited_json, _edited_lines):
+        seal(path)
     if forged and way is _edited_table and path.parent != folder:
         forge_digest(path)
     return path
@@ -392,14 +392,6 @@ def _edited(value: Any, rng: np.random.Generator, strange: Sequence[Any]) -> Any
             return value[:at] + value[at + 1 :]
         return [*value[:at], _edited(value[at], rng, strange), *value[at + 1 :]]
     return _one(rng, strange)
-
-
-def _without_digests(path: Path) -> None:
-    lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
-    tables = [json.loads(line) for line in lines]
-    for table in tables:
-        table.pop("digest", None)
-    path.write_text("".join(json.dumps(table) + "\n" for table in tables))
 
 
 def _edited_json(path: Path, rng: np.random.Generator) -> None:

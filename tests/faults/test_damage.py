@@ -230,7 +230,7 @@ def test_a_link_in_a_foreign_folder_is_not_followed(name: str, tmp_path: Path) -
     assert outside.read_text() == "mine"
 
 
-def stated(folder: Path) -> object:
+def stated(folder: Path) -> str:
     """All that the JSON files and the records of a folder say."""
     found = read(folder)
     return json.dumps([found.fleet, found.privacy, found.environment, str(found.records)])
@@ -305,12 +305,49 @@ def test_the_content_of_another_file_is_refused(tmp_path: Path) -> None:
 
 def test_files_of_older_versions_have_no_digest(tmp_path: Path) -> None:
     run(tmp_path, privacy=True, method="fedavg")
-    whole = stated(tmp_path)
+    whole = json.loads(stated(tmp_path))
     for name in ("fleet.json", "privacy.json", "environment.json"):
         content = json.loads((tmp_path / name).read_text())
+        content.pop("experiment", None)
         assert content.pop("digest").startswith("blake2b:")
         (tmp_path / name).write_text(json.dumps(content))
-    assert stated(tmp_path) == whole
+    records = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
+    for record in records:
+        assert record.pop("digest").startswith("blake2b:")
+    (tmp_path / "records.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    del whole[0]["experiment"]
+    assert json.loads(stated(tmp_path)) == whole
+
+
+def test_a_previous_checkpoint_of_another_run_is_not_needed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(tmp_path / "one", method="fedavg")
+    run(tmp_path / "other", method="fedprox")
+    shutil.copy(
+        tmp_path / "other" / "checkpoint.safetensors", tmp_path / "one" / "previous.safetensors"
+    )
+    (checkpoint,) = RunFolder(tmp_path / "one").load(RunFolder(tmp_path / "one").experiment)
+    assert checkpoint.round == 3
+    assert "previous.safetensors is a checkpoint of another experiment; going on" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["privacy.json", "environment.json", "records.jsonl"])
+def test_a_digest_cannot_be_removed(name: str, tmp_path: Path) -> None:
+    run(tmp_path, privacy=True, method="fedavg")
+    lines = [json.loads(line) for line in lines_of(tmp_path / name)]
+    for line in lines:
+        del line["digest"]
+    (tmp_path / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(
+        CommunisError, match=rf"{name}.*the digest that was written with it is missing"
+    ):
+        stated(tmp_path)
+
+
+def lines_of(path: Path) -> list[str]:
+    text = path.read_text("utf-8")
+    return text.splitlines() if path.suffix == ".jsonl" else [text]
 
 
 @pytest.mark.parametrize("text", ["", 'name = "a"\nseed = 0\n', "[run]\nrounds = 3\n"])

@@ -247,12 +247,14 @@ def in_json(path: Path) -> Iterator[tuple[str, Poison]]:
         path.read_text("utf-8")
     ]  # fmt: skip
     content = json.loads(first)
-    content.pop("digest", None)  # as one who forges would
+    content.pop("digest", None)
     for place in places(content):
 
         def poison(payload: str, place: tuple[Any, ...] = place) -> None:
             changed = json.dumps(poisoned(content, place, payload))
             path.write_text("\n".join([changed, *rest]) + "\n", "utf-8")
+            if "digest" in json.loads(first):
+                folders.seal(path)  # as one who forges could
 
         yield f"{path.name}: {place}", poison
 

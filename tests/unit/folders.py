@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 
 from communis import RoundRecord, Score
 from communis.core import disk
-from communis.core.disk import without_digest
 from communis.exchange.messages import Link, Scored
 from communis.run.folder import RECORDS, RunFolder
 
@@ -24,12 +23,16 @@ History = Mapping[str, Sequence[Mapping[int, float]]]  # "test.accuracy": by rou
 def records_in(path: Path) -> list[dict[str, Any]]:
     """The records of a folder without their digests, so that they can be changed."""
     lines = (path / RECORDS).read_text("utf-8").splitlines()
-    return [without_digest(json.loads(line), RECORDS) for line in lines]
+    records = [json.loads(line) for line in lines]
+    for record in records:
+        record.pop(disk.DIGEST_KEY, None)
+    return records
 
 
 def write_records(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
     text = "".join(json.dumps(record) + "\n" for record in records)
     (path / RECORDS).write_text(text, "utf-8")
+    seal(path / RECORDS)
 
 
 def forge_table(path: Path, table: pa.Table) -> None:
@@ -40,16 +43,33 @@ def forge_table(path: Path, table: pa.Table) -> None:
 
 
 def forge_digest(path: Path) -> None:
-    """Writes the digest of a table into the records, and removes those of the records."""
-    folder = path.parent.parent
-    records = []
-    for line in (folder / RECORDS).read_text("utf-8").splitlines():
-        record = json.loads(line)
-        record.pop(disk.DIGEST_KEY, None)
+    """Writes the digest of a table into the records."""
+    records = records_in(path.parent.parent)
+    for record in records:
         if record["round"] == int(path.stem):
             record["tables"][path.parent.name] = disk.digest_of(path.read_bytes())
-        records.append(record)
-    write_records(folder, records)
+    write_records(path.parent.parent, records)
+
+
+def seal(path: Path) -> None:
+    """Gives an edited JSON file of a folder the digests of its content, as somebody could who wants
+    it to be believed. What is not JSON stays as it is."""
+    name = path.name if path.name == "fleet.json" else path.name + RunFolder(path.parent)._owner
+    text = path.read_text("utf-8", errors="surrogateescape")
+    lines = text.splitlines() if path.suffix == ".jsonl" else [text]
+    sealed = [_sealed(line, name) + "\n" for line in lines]
+    path.write_text("".join(sealed), "utf-8", errors="surrogateescape")
+
+
+def _sealed(text: str, name: str) -> str:
+    try:
+        table = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if not isinstance(table, dict):
+        return text
+    table.pop(disk.DIGEST_KEY, None)
+    return json.dumps(disk.with_digest(table, name))
 
 
 def write(

@@ -141,7 +141,8 @@ def write_json(path: Path, table: Mapping[str, Any], owner: str = "") -> None:
 
 
 def read_json(path: Path, owner: str = "") -> dict[str, Any]:
-    """Returns the table in a file that `write_json` wrote for this owner, without its digest."""
+    """Returns the table in a file that `write_json` wrote for this owner, without its digest. A
+    table without a digest is accepted only where there is no owner."""
     try:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -155,7 +156,7 @@ def read_json(path: Path, owner: str = "") -> dict[str, Any]:
             "it again"
         )
     try:
-        return without_digest(found, path.name + owner)
+        return without_digest(found, path.name + owner, required=bool(owner))
     except DamagedError as error:
         raise DamagedError(f"{path}: {error}; put back a copy, or run it again") from None
 
@@ -167,15 +168,19 @@ def with_digest(table: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {**plain, DIGEST_KEY: _digest_of(plain, name)}
 
 
-def without_digest(table: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The content of such a table; refused if it is another one. A table without a digest is of an
-    older version, or somebody edited it and removed the digest."""
+def without_digest(table: Mapping[str, Any], name: str, required: bool = False) -> dict[str, Any]:
+    """The content of such a table; refused if it is another one. Older versions wrote tables
+    without digests; required: this table is not of such a version."""
     digests = {key: value for key, value in table.items() if _is_digest(key, value)}
     content = {key: value for key, value in table.items() if key not in digests}
     if digests and digests != {DIGEST_KEY: _digest_of(content, name)}:
         raise DamagedError(
             "it is damaged, edited or another run's: its content does not have the digest that was "
             "written with it"
+        )
+    if required and not digests:
+        raise DamagedError(
+            "it is damaged or edited: the digest that was written with it is missing"
         )
     return content
 

@@ -55,8 +55,8 @@ def features(x: Tensor, w: Tensor) -> Tensor:
 
 
 def kernel(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns M (..., m, d) and z (..., m) from the features of keys (..., L, m), which are zero for
-    masked tokens, and values (..., L, d).
+    """Returns M (..., m, d) and z (..., m) from the features of keys (..., L, m), which are zero
+    for masked tokens, and values (..., L, d).
 
     Both are divided by the mean of z, so that they and the sum of M and a parameter do not depend
     on the number of tokens. Without tokens both are zero.

@@ -182,8 +182,8 @@ def _counted(model: Model, loss: Loss, samples: Samples, without: Modality) -> C
 
 
 def _first_windows(samples: Samples) -> Batch:
-    """Returns the first windows, repeated if there are few, and zeros if there are none: the cost of
-    a step must not depend on the client by which it is counted."""
+    """Returns the first windows, repeated if there are few, and zeros if there are none: the cost
+    of a step must not depend on the client by which it is counted."""
     batch = samples.batch(torch.arange(WINDOWS if len(samples) else 0) % max(1, len(samples)))
     if len(batch):
         return batch

@@ -72,8 +72,8 @@ class LoRABlocks(Fusion):
 
 
 class _Down(nn.Module):
-    """A modality's block of W_0 and of A. The frozen block depends only on the name of the modality:
-    it is never sent, so it must be the same for all seeds and clients."""
+    """A modality's block of W_0 and of A. The frozen block depends only on the name of the
+    modality: it is never sent, so it must be the same for all seeds and clients."""
 
     def __init__(self, modality: str, features: int, width: int, rank: int) -> None:
         super().__init__()

@@ -144,8 +144,8 @@ class SgltLayer(TokenLayer):
 
 
 class Operator(nn.Module):
-    """theta_M: a matrix (m, d) that is added to every kernel; each head has its own columns. Clients
-    share it, and it is trained like any other weight."""
+    """theta_M: a matrix (m, d) that is added to every kernel; each head has its own columns.
+    Clients share it, and it is trained like any other weight."""
 
     def __init__(self, rows: int, columns: int, settings: Sglt) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """Tokenisers: a window -> tokens of d numbers each, for transformers that take any number of them.
 
-token = MLP_m(values) + Fourier(position) + e_m. Positions are shares of the window (time, frequency,
-rows and columns) or coordinates of a point, never indices, and no parameter depends on the number
-of tokens: clients with coarse and dense sensors own the same parameters.
+token = MLP_m(values) + Fourier(position) + e_m. Positions are shares of the window (time,
+frequency, rows and columns) or coordinates of a point, never indices, and no parameter depends on
+the number of tokens: clients with coarse and dense sensors own the same parameters.
 
 A token of zeros is padding. Clouds come padded with copies of their first point
 (recordings/samples.py), and an absent sensor has zeros for features (network.py).

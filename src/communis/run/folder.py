@@ -83,6 +83,10 @@ class Checkpoint:
         return self.tensors[STATES]
 
 
+class _ForeignError(DamagedError):
+    """A checkpoint of another experiment."""
+
+
 class RunFolder:
     """Reads and writes the folder of a run. Reading needs only the path; writing needs `open`,
     which locks the folder."""
@@ -208,11 +212,13 @@ class RunFolder:
         same results."""
         checkpoints: list[Checkpoint] = []
         damage: list[str] = []
+        foreign = False
         for path in (self._checkpoint, self._previous):
             if path.exists():
                 try:
                     checkpoints.append(self._intact(path, experiment))
                 except DamagedError as error:
+                    foreign |= isinstance(error, _ForeignError)
                     damage.append(str(error))
         if len(checkpoints) == 2:
             try:
@@ -220,6 +226,12 @@ class RunFolder:
             except DamagedError as error:
                 damage.append(str(error))
                 del checkpoints[0]
+        if foreign and not checkpoints:
+            raise CommunisError(
+                f"{'; '.join(damage)} (method, fleet, device profiles, weights or seed differ): "
+                "choose another folder, or run it as it was. If it was resumed, "
+                f"{self.path / 'config.toml'} or the checkpoint was replaced: put back a copy"
+            )
         if damage and not checkpoints:
             raise DamagedError(f"{'; '.join(damage)}; begin anew in another folder")
         for text in damage:
@@ -241,10 +253,7 @@ class RunFolder:
         """Returns a checkpoint of this experiment whose content and records are complete."""
         checkpoint = _unpacked(path)
         if checkpoint.experiment != experiment:
-            raise CommunisError(
-                f"{self.path} holds a run of another experiment (method, fleet, device profiles, "
-                "weights or seed differ): choose another folder, or run it as it was"
-            )
+            raise _ForeignError(f"{path} is a checkpoint of another experiment")
         self._refuse_lost(self.records(checkpoint.round), checkpoint.round)
         return checkpoint
 
@@ -317,7 +326,7 @@ class RunFolder:
             if until is not None and records and records[-1].round >= until:
                 break
             try:
-                records.append(_record(line, RECORDS + self._owner))
+                records.append(_record(line, self._owner))
             except _UNREADABLE as error:
                 if number == len(lines):
                     break
@@ -421,7 +430,8 @@ def _digest(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
 
 def _record(line: bytes, owner: str) -> RoundRecord:
     """Reads a line that `RunFolder._line` wrote for this owner."""
-    raw = disk.without_digest(json.loads(line.decode("utf-8")), owner)
+    table = json.loads(line.decode("utf-8"))
+    raw = disk.without_digest(table, RECORDS + owner, required=bool(owner))
     tables_of_round = raw.get("tables")
     if isinstance(tables_of_round, list):  # older versions recorded names without digests
         raw["tables"] = {str(name): "" for name in tables_of_round}

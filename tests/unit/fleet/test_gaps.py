@@ -42,7 +42,7 @@ def lacking(seconds: float = 2.0, window: int = 1) -> Windows:
 def test_natural_gaps_are_kept(tmp_path: Path) -> None:
     fleet = Fleet.of(lacking())
     folder = RunFolder(tmp_path)
-    folder.describe("", FleetClients(fleet, FedAvg()), {})
+    folder.describe("", FleetClients(fleet, FedAvg()), "an experiment", {})
     found = Trace.load(tmp_path / "availability.parquet")
     assert found.intervals(0, "gyro", 0).tolist() == [[2.0, 4.0]]
     assert len(found.start) == 1
@@ -51,7 +51,7 @@ def test_natural_gaps_are_kept(tmp_path: Path) -> None:
 
 def test_nothing_is_kept_where_nothing_is_missing(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    folder.describe("", FleetClients(Fleet.of(windows()), FedAvg()), {})
+    folder.describe("", FleetClients(Fleet.of(windows()), FedAvg()), "an experiment", {})
     assert (tmp_path / "fleet.json").exists()
     assert not (tmp_path / "availability.parquet").exists()
 

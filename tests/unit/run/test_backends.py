@@ -88,6 +88,29 @@ def test_workers_end_when_their_parent_is_killed() -> None:
     assert not any(_runs(pid) for pid in workers)
 
 
+HALF_A_MESSAGE = """
+import multiprocessing, os, signal, struct
+from communis.run.backends.inprocess import _serve
+context = multiprocessing.get_context("fork")
+ours, theirs = context.Pipe()
+worker = context.Process(target=_serve, args=(theirs, (), "", os.getpid()))
+worker.start()
+ours.recv()
+os.write(ours.fileno(), struct.pack("!i", 20_000))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGKILL")
+def test_a_worker_ends_when_its_parent_is_killed_amid_a_message() -> None:
+    """Its own copy of the parent's end keeps the pipe open, so that it waits for the rest."""
+    arguments = [sys.executable, "-c", HALF_A_MESSAGE]
+    # Returns when the worker has closed its copy of the output, too.
+    said = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert said.returncode == -signal.SIGKILL, said.stderr
+
+
 def _runs(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 

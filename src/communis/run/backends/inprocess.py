@@ -13,6 +13,7 @@ import os
 import pickle
 import signal
 import sys
+import time
 import traceback
 import warnings
 from collections import deque
@@ -22,6 +23,7 @@ from dataclasses import replace
 from itertools import count
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import torch
@@ -42,7 +44,7 @@ from communis.run.backends.machine import (
 )
 
 SMALL = 32_768  # bytes; shorter messages go through the pipe itself
-PATIENCE = 2.0  # seconds after which an idle worker checks whether its parent is alive
+PATIENCE = 2.0  # seconds between two checks of a worker whether its parent is alive
 
 
 class WorkerError(CommunisError):
@@ -282,7 +284,9 @@ class _Worker:
 def _serve(pipe: Connection, job: tuple[Any, ...] | None, outbox: str, parent: int) -> None:
     """Runs the loop of a worker. A job that is None comes through the pipe. Ctrl-C and SIGTERM
     reach the whole group of processes; the worker ignores them, because the parent finishes the
-    round and then stops its workers. If the parent was killed, the worker notices and ends."""
+    round and then stops its workers. If the parent was killed, the worker ends too."""
+    if sys.platform != "win32":  # there, the pipe breaks
+        Thread(target=_end_with, args=(parent,), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     torch.set_num_threads(1)
@@ -292,9 +296,6 @@ def _serve(pipe: Connection, job: tuple[Any, ...] | None, outbox: str, parent: i
     pipe.send(None)
     executor: Executor | None = None
     for letter_number in count():
-        while not pipe.poll(PATIENCE):
-            if os.getppid() != parent and sys.platform != "win32":
-                return
         try:
             task = pipe.recv()
         except EOFError:
@@ -314,6 +315,15 @@ def _serve(pipe: Connection, job: tuple[Any, ...] | None, outbox: str, parent: i
             pipe.send((None, b"", str(error)))
         except Exception:
             pipe.send((None, b"", traceback.format_exc()))
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process soon after its parent has ended. A thread has to watch: other workers hold
+    the parent's end of the pipe open, so that reading a message of which the parent sent only a
+    part would never return."""
+    while os.getppid() == parent:
+        time.sleep(PATIENCE)
+    os._exit(1)
 
 
 def _fetch(letter: bytes | str) -> bytes:
