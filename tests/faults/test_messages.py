@@ -210,10 +210,10 @@ def test_mutated_messages_are_read_or_refused(name: str) -> None:
     refused = 0
     for number in range(2 * MUTATIONS):
         try:
-            payload = wire.decode((mutated, edited)[number % 2](seen[0], rng), up)
-            wire.check(payload, card, method.sends(card))
-            if isinstance(payload, UpMessage):
-                payload.check(card, method)
+            received = wire.receive((mutated, edited)[number % 2](seen[0], rng), up)
+            wire.check(received, card, method.sends(card))
+            if isinstance(received.payload, UpMessage):
+                received.payload.check(card, method)
         except CommunisError:
             refused += 1
     assert refused > MUTATIONS / 2

@@ -61,6 +61,14 @@ class Message:
         return len(self.data) - self.payload
 
 
+@dataclass(frozen=True)
+class Received:
+    """A message as its receiver has it."""
+
+    payload: Any  # rebuilt
+    arrays: Mapping[str, Tensor]  # what it was rebuilt from, in the order of `flatten`
+
+
 def flatten(payload: Any) -> dict[str, Tensor]:
     """Flat named arrays of a payload, in field order."""
     if payload is None:
@@ -117,7 +125,25 @@ def decode(
     data: bytes, kind: Any, *, max_bytes: int = MAX_BYTES, device: torch.device | None = None
 ) -> Any:
     """The payload of type `kind` that `data` holds; WireError if it holds anything else."""
-    return unflatten(load(data, max_bytes=max_bytes, device=device), kind)
+    return receive(data, kind, max_bytes=max_bytes, device=device).payload
+
+
+def receive(
+    data: bytes, kind: Any, *, max_bytes: int = MAX_BYTES, device: torch.device | None = None
+) -> Received:
+    """The same with its flat arrays, for those who look at a message array by array."""
+    loaded = load(data, max_bytes=max_bytes, device=device)
+    payload = unflatten(dict(loaded), kind)
+    return Received(payload, _in_field_order(loaded, kind))
+
+
+def _in_field_order(flat: Mapping[str, Tensor], kind: Any) -> dict[str, Tensor]:
+    """The arrays of a payload of type `kind` in the order in which `flatten` gives them: sums of
+    floats depend on it, and so does which of several broken arrays a refusal names."""
+    declared = [_ROOT] if kind in (State, None, type(None)) else list(schema(kind))
+    place = {name: index for index, name in enumerate(declared)}
+    names = sorted(flat, key=lambda name: (place[name.partition("/")[0]], name))
+    return {name: flat[name] for name in names}
 
 
 def load(
@@ -174,11 +200,11 @@ def unflatten(flat: dict[str, Tensor], kind: Any) -> Any:
     return kind(**built)
 
 
-def check(payload: Any, card: Card, sent: Sent | None = None) -> None:
+def check(received: Received, card: Card, sent: Sent | None = None) -> None:
     """Refuses NaN and Inf, paths that the client does not own, and shapes that were not declared.
     sent: what every State must hold."""
-    _check_layout(payload, card, sent)
-    for name in not_finite(payload):
+    _check_layout(received.payload, card, sent)
+    for name in not_finite(received.arrays):
         raise WireError(f"{name} {NOT_FINITE}")
 
 
@@ -200,9 +226,8 @@ def _check_layout(payload: Any, card: Card, sent: Sent | None) -> None:
             _check_shape(field_name, value, get_args(hint)[1:], card)
 
 
-def not_finite(payload: Any) -> list[str]:
-    """The arrays that hold NaN or Inf, of a payload or of one that is flattened already."""
-    flat = payload if isinstance(payload, dict) else flatten(payload)
+def not_finite(flat: Mapping[str, Tensor]) -> list[str]:
+    """The arrays that hold NaN or Inf."""
     floats = {k: t for k, t in flat.items() if t.is_floating_point() and t.numel()}
     # NaN and Inf survive a sum, which is quick; only a suspicion is looked at closely.
     total = sum(t.item() for t in torch._foreach_norm(list(floats.values()), 1)) if floats else 0.0

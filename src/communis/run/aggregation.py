@@ -50,7 +50,11 @@ class Aggregation:
         return messages
 
     def all(
-        self, servers: Mapping[int, Any], heard: Heard, received: Mapping[int, Any], round: int
+        self,
+        servers: Mapping[int, Any],
+        heard: Heard,
+        received: Mapping[int, wire.Received],
+        round: int,
     ) -> tuple[dict[int, Any], list[tuple[int, str]]]:
         """The new state of every aggregator, and which of them came out unusable. One that heard
         nobody keeps its state, unless noise must hide that; so do all if any is not finite, or it
@@ -63,7 +67,7 @@ class Aggregation:
         broken = [
             (aggregator, f"the aggregate {key} {wire.NOT_FINITE}: the round was dropped")
             for aggregator, server in made.items()
-            for key in wire.not_finite(server)
+            for key in wire.not_finite(wire.flatten(server))
         ]
         return (dict(servers), broken[:1]) if broken else (made, [])
 
@@ -72,7 +76,7 @@ class Aggregation:
         servers: Mapping[int, Any],
         made: Mapping[int, Any],
         heard: Heard,
-        received: Mapping[int, Any],
+        received: Mapping[int, wire.Received],
         lying: Collection[int],
         round: int,
     ) -> float:
@@ -113,7 +117,7 @@ class Aggregation:
         return Star()
 
     def _one(
-        self, server: Any, clients: Sequence[int], received: Mapping[int, Any], round: int
+        self, server: Any, clients: Sequence[int], received: Mapping[int, wire.Received], round: int
     ) -> Any:
         sent = [(self.privacy.cards[i], received[i]) for i in clients]
         return self.method.aggregate(server, self.privacy.replies(server, sent, self.rule, round))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from communis.core.contract import Card, UpMessage
 from communis.core.errors import CommunisError, readable
@@ -25,9 +24,9 @@ class Inbox:
     cards: Sequence[Card]
     max_bytes: int
     arriving: Collection[int]  # whose messages reach anybody
-    sent: dict[int, Any] = field(default_factory=dict)  # by client: what could be read at all
+    sent: dict[int, wire.Received] = field(default_factory=dict)  # what could be read at all
     sound: list[int] = field(default_factory=list)  # clients whose messages passed all checks
-    messages: dict[int, Any] = field(default_factory=dict)  # by client: what is to be used
+    messages: dict[int, wire.Received] = field(default_factory=dict)  # what is to be used
     refused: list[tuple[int, str]] = field(default_factory=list)  # who, and why
     kept: list[int] = field(default_factory=list)  # who has a new private state
     losses: dict[int, float] = field(default_factory=dict)  # of training
@@ -47,15 +46,15 @@ class Inbox:
                 continue
             payload = len(answer.up)  # of a message that cannot be read, everything counts
             try:
-                up = wire.decode(answer.up, kind, max_bytes=self.max_bytes)
-                self.sent[card.id] = up
-                payload = sum(t.nbytes for t in wire.flatten(up).values())
-                wire.check(up, card, self.method.sends(card))
-                if isinstance(up, UpMessage):
-                    up.check(card, self.method)
+                received = wire.receive(answer.up, kind, max_bytes=self.max_bytes)
+                self.sent[card.id] = received
+                payload = sum(array.nbytes for array in received.arrays.values())
+                wire.check(received, card, self.method.sends(card))
+                if isinstance(received.payload, UpMessage):
+                    received.payload.check(card, self.method)
                 self.sound.append(card.id)
                 if card.id in self.arriving:
-                    self.messages[card.id] = up
+                    self.messages[card.id] = received
                 else:  # nobody heard it, but it has trained
                     diary.lose(card.id)
                 if answer.keeps_state:

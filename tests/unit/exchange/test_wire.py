@@ -18,8 +18,17 @@ import torch
 from torch import Tensor
 
 from communis import Batch, FedAvg, Method, State
-from communis.core.contract import Sent
-from communis.exchange.wire import Message, WireError, check, decode, encode, flatten, payload_types
+from communis.core.contract import Card, Sent
+from communis.exchange import wire
+from communis.exchange.wire import (
+    Message,
+    Received,
+    WireError,
+    decode,
+    encode,
+    flatten,
+    payload_types,
+)
 from communis.methods import fedavg
 from communis.methods.fedper import FedPer
 from tests.unit.small import card, random, same_bits
@@ -83,6 +92,10 @@ def assert_same(a: Any, b: Any) -> None:
     assert all(same_bits(flat_a[k], flat_b[k]) for k in flat_a)
 
 
+def check(payload: Any, card: Card, sent: Sent | None = None) -> None:
+    wire.check(Received(payload, flatten(payload)), card, sent)
+
+
 OWNED = {"b.weight": (2, 3), "a.bias": (4,)}
 
 
@@ -91,6 +104,14 @@ def receive(data: bytes) -> Full:
     received: Full = decode(data, Full)
     check(received, card(OWNED))
     return received
+
+
+def test_arrays_arrive_in_the_order_in_which_they_were_flattened() -> None:
+    """Sums of floats over them keep their bits."""
+    received = wire.receive(encode(full()).data, Full)
+    expected = flatten(received.payload)
+    assert list(received.arrays) == list(expected)
+    assert all(same_bits(received.arrays[name], expected[name]) for name in expected)
 
 
 @pytest.mark.parametrize(

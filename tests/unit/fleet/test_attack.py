@@ -322,7 +322,7 @@ def test_lies_pass_the_checks_of_methods(method: Any, kind: Any) -> None:
     changed = [name for name in up if not torch.equal(lies[name], up[name])]
     assert len(changed) > len(up) / 3
     payload = wire.unflatten(dict(lies), wire.payload_types(type(method))[3])
-    wire.check(payload, who.card, method.sends(who.card))
+    wire.check(wire.Received(payload, lies), who.card, method.sends(who.card))
     if isinstance(payload, UpMessage):
         payload.check(who.card, method)
 

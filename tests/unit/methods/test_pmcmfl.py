@@ -15,7 +15,7 @@ from torch import Tensor
 
 from communis import Batch, Card, Client, CommunisError, Fleet, Model, Replies, State
 from communis.core.tasks import Localisation
-from communis.exchange.wire import check
+from communis.exchange.wire import Received, check, flatten
 from communis.fleet.clients import FleetClients
 from communis.methods.fedavg import FedAvg
 from communis.methods.pmcmfl import PmcmFL, Server, Up, masked
@@ -454,7 +454,7 @@ def test_refuses_the_wrong_modalities_and_shapes() -> None:
     }
     for reason, bad in cases.items():
         with pytest.raises(CommunisError, match=reason):
-            check(bad, card, game.method.sends(card))
+            check(Received(bad, flatten(bad)), card, game.method.sends(card))
 
 
 def test_refuses_two_feature_sizes() -> None:

@@ -21,7 +21,7 @@ from communis import Batch, Card, Client, Fleet, Model, Plan, Replies, Run, Stat
 from communis.core.contract import AfterExchange, Prediction
 from communis.core.tasks import Classification
 from communis.data.recordings.windows import TEST, TRAIN
-from communis.exchange.wire import check, decode, encode, flatten, payload_types
+from communis.exchange.wire import check, decode, encode, flatten, payload_types, receive
 from communis.fleet.clients import FleetClients
 from communis.models.zoo import Architecture
 
@@ -119,8 +119,9 @@ class Game:
             client, state, downs[id] = self.receive(id, number)
             self.states[id], up = self.method.local(client, state, downs[id])
             self.memories[id] = dict(client.memory)
-            ups[id] = decode(encode(up).data, up_type)
-            check(ups[id], client.card)
+            received = receive(encode(up).data, up_type)
+            check(received, client.card)
+            ups[id] = received.payload
             self.models[id] = values(client.model)
         self.downs.append(downs)
         self.ups.append(ups)

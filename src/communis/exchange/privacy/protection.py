@@ -103,7 +103,7 @@ class Protection:
             )
         if self._layout is not None:
             zeros = {key: torch.zeros_like(t) for key, t in self._layout.zeros.items()}
-            self._method.aggregate(server, self._noised(server, zeros))
+            self._method.aggregate(server, self._noised(self._reference(server), zeros))
 
     def over(self, round: int, paying: Sequence[int] = ()) -> bool:
         """Whether everything that may be spent is spent before this round. paying: who takes part
@@ -124,18 +124,21 @@ class Protection:
         return [i for i in clients if spent[i] + cost <= limit]
 
     def replies(
-        self, server: Any, received: Sequence[tuple[Card, Any]], rule: Rule | None, round: int
+        self,
+        server: Any,
+        received: Sequence[tuple[Card, wire.Received]],
+        rule: Rule | None,
+        round: int,
     ) -> Replies[Any]:
         """What an aggregator sees of its clients' messages."""
         if self.central is None or self._layout is None:
-            return Replies(received, rule)
-        sent = [wire.flatten(up) for _, up in received]
+            return Replies([(card, message.payload) for card, message in received], rule)
+        sent = [message.arrays for _, message in received]
         noise = self._fleet.streams.generator("privacy", round)
-        found = self.central.release(
-            sent, self._reference(server), self._layout, self._clip, round, noise
-        )
-        self._released = self._released or found  # the round's own; others ask "what if"
-        return self._noised(server, found.total)
+        reference = self._reference(server)
+        released = self.central.release(sent, reference, self._layout, self._clip, round, noise)
+        self._released = self._released or released  # the round's own; others ask "what if"
+        return self._noised(reference, released.total)
 
     def spend(self, cohort: Sequence[int], round: int) -> list[Noted]:
         """A round is over: what it cost, for the log. Who was asked has paid, heard or not."""
@@ -182,14 +185,14 @@ class Protection:
             self.paid = tensors.pop(PAID).tolist()
             self._clip = float(tensors.pop("privacy:clip"))
 
-    def see(self, sent: Mapping[int, Any], sound: Collection[int]) -> bool:
+    def see(self, sent: Mapping[int, wire.Received], sound: Collection[int]) -> bool:
         """Looks at what left the clients; whether there was anything new to write down. sound: the
         clients whose messages were checked. Names in others may be anything and any number: those
         that the client's card does not have are one entry of their field."""
         before = dict(self._left)
         for client, message in sent.items():
             made_up: dict[str, int] = {}  # by field: how many numbers
-            for key, t in wire.flatten(message).items():
+            for key, t in message.arrays.items():
                 if key in self._left or not t.numel():
                     continue
                 if client in sound or _declared(key, self.cards[client]):
@@ -318,10 +321,12 @@ class Protection:
             found |= wire.flatten(self._method.down(server, card))
         return found
 
-    def _noised(self, server: Any, total: Mapping[str, Tensor]) -> NoisedReplies[Any]:
+    def _noised(
+        self, reference: Mapping[str, Tensor], total: Mapping[str, Tensor]
+    ) -> NoisedReplies[Any]:
         assert self._layout is not None
         assert self.central is not None
-        return NoisedReplies(self._layout, self._reference(server), total, self.central.q)
+        return NoisedReplies(self._layout, reference, total, self.central.q)
 
 
 def _declared(key: str, card: Card) -> bool:

@@ -30,12 +30,13 @@ from communis.exchange.messages import PRIVATE_STATE, Answer, Ask, Scored
 from communis.exchange.privacy.guard import Guard
 from communis.exchange.wire import (
     NOT_FINITE,
-    decode,
+    Received,
     encode,
     flatten,
     load,
     not_finite,
     payload_types,
+    receive,
     unflatten,
 )
 from communis.fleet.clients import FleetClients
@@ -116,7 +117,8 @@ class Executor:
             client.memory.update(_taken(kept, MEMORY))
             first = _taken(kept, FIRST)
             state = unflatten(kept, self.state_type)
-        down = decode(ask.down, self.down_type, device=self.fleet.device)
+        received = receive(ask.down, self.down_type, device=self.fleet.device)
+        down = received.payload
         state = self.method.adopt(client, state, down)
         if ask.kind == "evaluate":
             state = self.method.prepare(client, state)
@@ -135,27 +137,31 @@ class Executor:
             return Answer(ask.client, log=client.log, failure=reason)
         data = b""
         if ask.kind == "train":
-            sent = self._guarded(client, up, down)
+            sent = self._guarded(client, flatten(up), received)
             if not first and self._replays(client):
                 first = sent
-            data = self._sent(client, sent, flatten(down), first)
+            data = self._sent(client, sent, received.arrays, first)
         private |= {FIRST + key: tensor for key, tensor in first.items()}
         # Under a guard the message leaves all the same: silence would tell of the client's data.
         keeps = not broken and self._keep(ask, private)
         return Answer(ask.client, data, keeps, client.log, unkept=reason)
 
-    def _guarded(self, client: Client, up: Any, down: Any) -> dict[str, Tensor]:
+    def _guarded(
+        self, client: Client, up: dict[str, Tensor], received: Received
+    ) -> dict[str, Tensor]:
         """The message as privacy lets it leave the device."""
-        flat = flatten(up)
         if self.guard is None:
-            return flat
+            return up
+        down = received.payload
         shaped = self.guard.kappa != 1 and isinstance(down, DownMessage)
         subspace = down.subspace(self.method) if shaped else {}
         noise = client.generator("privacy")
-        sent, clipped = self.guard.protect(flat, flatten(down), subspace, client.round, noise)
+        sent, clipped = self.guard.protect(up, received.arrays, subspace, client.round, noise)
         client.log["privacy/clipped"] = clipped
-        noised = unflatten(dict(sent), self.up_type)
-        return flatten(noised.repaired() if isinstance(noised, UpMessage) else noised)
+        if not repairs(self.up_type):
+            return sent
+        noised: UpMessage = unflatten(dict(sent), self.up_type)
+        return flatten(noised.repaired())
 
     def _replays(self, client: Client) -> bool:
         """Returns whether a client is an attacker that repeats its first message."""
@@ -166,7 +172,7 @@ class Executor:
         self,
         client: Client,
         up: dict[str, Tensor],
-        down: dict[str, Tensor],
+        down: Mapping[str, Tensor],
         first: dict[str, Tensor],
     ) -> bytes:
         """Returns the message of a client, or what an attacker sends instead. first: the first
@@ -180,8 +186,9 @@ class Executor:
         """The common model with all of the fleet's sensors and with each alone, on this client's
         test windows. Nothing where a part of the model stays with clients."""
         client = self.fleet.whole_client(ask.client, ask.round)
-        down = decode(ask.down, self.down_type, device=self.fleet.device)
-        common = {name.partition("/")[2] for name in flatten(down)}
+        received = receive(ask.down, self.down_type, device=self.fleet.device)
+        down = received.payload
+        common = {name.partition("/")[2] for name in received.arrays}
         if not common.issuperset(client.card.shapes):
             return Answer(ask.client)
         state = self.method.adopt(client, self.method.start_client(client), down)
@@ -259,6 +266,12 @@ def _taken(kept: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Removes the tensors whose names begin with the prefix, and returns them without it."""
     names = [name for name in kept if name.startswith(prefix)]
     return {name[len(prefix) :]: kept.pop(name) for name in names}
+
+
+def repairs(kind: Any) -> bool:
+    """Returns whether messages of type `kind` are repaired after noise was added."""
+    declares = isinstance(kind, type) and issubclass(kind, UpMessage)
+    return declares and kind.repaired is not UpMessage.repaired
 
 
 def scores_of(task: Task, values: Mapping[str, Tensor], target: Tensor) -> Iterator[Score]:

@@ -12,7 +12,7 @@ from communis import CommunisError, Plan, Run
 from communis.exchange.privacy.central import blind
 from communis.exchange.privacy.guard import Block, Guard
 from communis.exchange.privacy.settings import PrivacyConfig
-from communis.exchange.wire import check, flatten, payload_types, unflatten
+from communis.exchange.wire import Received, check, flatten, payload_types, unflatten
 from tests.contract.abilities import SENDING
 from tests.fleets import make, mixed_fleet
 from tests.unit.methods.tiny import THREE, Game, fleet, play, same
@@ -64,7 +64,7 @@ def test_no_noise_is_too_much(name: str, sigma: float) -> None:
             except CommunisError:
                 refused += 1
             repaired = raw.repaired()
-            check(repaired, card, played.method.sends(card))
+            check(Received(repaired, flatten(repaired)), card, played.method.sends(card))
             repaired.check(card, played.method)
             assert same(flatten(repaired.repaired()), flatten(repaired))
     assert refused  # or there was nothing to repair
