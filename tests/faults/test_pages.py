@@ -26,8 +26,8 @@ from communis.exchange.messages import Link
 from communis.results.compare import Finished, collect
 from communis.results.report.labelled_points import Spot, spots
 from communis.results.report.page import render, write
-from communis.results.report.warnings import warnings
-from communis.results.report.wording import default_metric
+from communis.results.wording.scores import default_metric
+from communis.results.wording.warnings import warnings
 from tests.faults.test_damage import run
 from tests.unit import folders, relief_like
 from tests.unit.results.report import (

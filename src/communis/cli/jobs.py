@@ -28,8 +28,8 @@ from communis.fleet.fleet import Fleet
 from communis.results.compare import collect, metrics
 from communis.results.finished import Finished, read
 from communis.results.report import page
-from communis.results.report.warnings import warnings
-from communis.results.report.wording import default_metric, default_select
+from communis.results.wording.scores import default_metric, default_select
+from communis.results.wording.warnings import warnings
 from communis.run.config import Config, load, parse, usable_name
 from communis.run.folder import RunFolder
 from communis.run.loop import Run

@@ -18,7 +18,7 @@ from communis.exchange.privacy.guard import Guard
 from communis.exchange.privacy.settings import MOST_ROUNDS, PrivacyConfig
 from communis.results.compare import collect
 from communis.results.finished import Finished
-from communis.results.report.privacy import as_json
+from communis.results.privacy import as_json
 from communis.results.verdict import verdict as judged
 from communis.run.plan import Plan
 

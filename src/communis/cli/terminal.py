@@ -24,23 +24,15 @@ from communis.results.cells import Line, Selected, lines, mark
 from communis.results.compare import LEADING, Row, cells, rows, scored
 from communis.results.estimate import Estimate
 from communis.results.finished import Finished
-from communis.results.report import privacy
-from communis.results.report.clock_wording import about_time, goal, of_rounds, of_target
-from communis.results.report.modalities import alone
-from communis.results.report.traffic import COLUMNS, about_traffic
-from communis.results.report.wording import (
-    CHOICES,
-    choices,
-    count,
-    how_to_read,
-    kilobytes,
-    number,
-    plain,
-    scope,
-    versus,
-)
+from communis.results.modalities import alone
+from communis.results.privacy import as_json as promised
 from communis.results.timing import Clocked, timing
 from communis.results.traffic import Sent, traffic
+from communis.results.wording.clock import about_time, goal, of_rounds, of_target
+from communis.results.wording.numbers import count, kilobytes, number, plain, versus
+from communis.results.wording.privacy import lines as verdicts
+from communis.results.wording.scores import CHOICES, choices, how_to_read, scope
+from communis.results.wording.traffic import COLUMNS, about_traffic
 
 COSTS: Mapping[str, Callable[[Row], str]] = {
     "parameters": lambda row: count(row.parameters),
@@ -148,7 +140,7 @@ def results(
         for one in sent:
             parts += _each(goal(one.target, metric), COLUMNS, one.rows)
         words += f" {about_traffic(seen, metric)}"
-    parts += ["", *privacy.lines(seen)]
+    parts += ["", *verdicts(seen)]
     return Group(*parts) if quiet else Group(*parts, f"\n{words}")
 
 
@@ -232,7 +224,7 @@ def as_json(
         found["traffic"] += [about | asdict(x) for x in traffic(part, metric, select, targets)]
         if scores := alone(part, metric, select):
             found["modalities"].append(about | asdict(scores))
-    return found | {"privacy": [privacy.as_json(run) for run in scored(runs)]}
+    return found | {"privacy": [promised(run) for run in scored(runs)]}
 
 
 class Stop:

@@ -147,6 +147,11 @@ def cells(runs: Sequence[Finished]) -> dict[str, list[Finished]]:
     return {place: [run for run in runs if run.place == place] for place in places}
 
 
+def mixed(runs: Sequence[Finished]) -> bool:
+    """Whether clients of one fleet have different models."""
+    return any(len(set(run.models.values())) > 1 for run in runs)
+
+
 def plainest(runs: Sequence[Finished]) -> str:
     """What the runs of fedavg are called: of several settings of it, those without a name of their
     own; empty where it was not run."""

@@ -148,6 +148,11 @@ class Finished:
         found: Sequence[Mapping[str, Any]] = self.fleet["clients"]
         return found[:-1] if self.fleet["pooled"] else found
 
+    @property
+    def attackers(self) -> list[int]:
+        """Who attacks; nobody in old folders."""
+        return list(self.fleet.get("attackers", ()))
+
     @cached_property
     def sensors(self) -> Mapping[int, tuple[str, ...]]:
         """What every client owns, as far as it is described."""

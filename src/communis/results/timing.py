@@ -16,11 +16,20 @@ import pandas as pd
 from communis.core.errors import CommunisError
 from communis.core.metrics import better
 from communis.core.selection import Select
-from communis.results.compare import averaged, cells, comparable, grouped, plainest, ranking, scored
+from communis.results.compare import (
+    averaged,
+    cells,
+    comparable,
+    grouped,
+    plainest,
+    ranking,
+    scored,
+)
 from communis.results.estimate import Estimate
 from communis.results.finished import Finished
 
 STEP = 0.05  # targets that are not named are multiples of this
+PARTS = ("compute", "communication", "idle")  # of a device's round
 SPENT = ("rounds", "seconds", "joules", "megabytes")
 
 
@@ -194,3 +203,32 @@ def _speedup(group: Sequence[Finished], base: Sequence[Finished]) -> Estimate:
         if comparable(run, other)
     }
     return _estimate(found)
+
+
+def coverages(groups: Mapping[str, Sequence[Finished]]) -> list[list[str]]:
+    """Rows of methods that differ in nothing but their coverage, from the least to the most."""
+    rows: dict[object, list[tuple[float, str]]] = {}
+    for name, group in groups.items():
+        settings = {run.place: dict(run.settings) for run in group}
+        values = [found.pop("method.coverage", None) for found in settings.values()]
+        if values[0] is not None:
+            alike = tuple((place, tuple(sorted(s.items()))) for place, s in settings.items())
+            rows.setdefault(alike, []).append((float(values[0]), name))
+    return [[name for _, name in sorted(row)] for row in rows.values()]
+
+
+def by_type(group: Sequence[Finished]) -> pd.DataFrame:
+    """Mean seconds of a round by device and sensors, the most frequent first; `clients`: how many
+    a run has of them."""
+    parts = []
+    for run in group:
+        t = run.clock
+        t = t.assign(
+            kind=t["client"].map(dict(run.kinds)), communication=t["down"] + t["up"], seed=run.seed
+        )
+        parts.append(t)
+    found = pd.concat(parts)
+    by_kind = found.groupby("kind")
+    means = by_kind[[*PARTS]].mean()
+    means["clients"] = found.groupby(["kind", "seed"])["client"].nunique().groupby("kind").mean()
+    return means.sort_values("clients", ascending=False, kind="stable")

@@ -21,7 +21,7 @@ from communis.cli.main import main
 from communis.core import disk
 from communis.core.selection import Select
 from communis.results.compare import collect, comparable
-from communis.results.report.wording import counts
+from communis.results.wording.scores import counts
 from communis.run.config import Config
 from communis.run.folder import RunFolder
 

@@ -15,8 +15,8 @@ from communis.exchange.privacy.settings import PrivacyConfig
 from communis.exchange.topology import Apart, ring
 from communis.exchange.wire import flatten, load
 from communis.results.finished import read
-from communis.results.report.graph import topology
-from communis.results.report.warnings import warnings
+from communis.results.graph import topology
+from communis.results.wording.warnings import warnings
 from communis.run.backends.executor import MEMORY, StateStore
 from tests.contract.abilities import METHODS
 from tests.fleets import make, mixed_fleet

@@ -9,7 +9,7 @@ import pytest
 from communis import Run
 from communis.results.compare import collect
 from communis.results.correlation import spearman
-from communis.results.report.uncertainty import DOUBT, SCORE, points
+from communis.results.uncertainty import DOUBT, SCORE, points
 from communis.run.config import cells
 
 pytestmark = pytest.mark.slow

@@ -19,13 +19,13 @@ from communis.fleet.settings import FleetConfig
 from communis.results.compare import collect, metrics, paired, ranking, rows
 from communis.results.estimate import QUANTILES, Estimate, verdict
 from communis.results.report.page import render
-from communis.results.report.wording import (
+from communis.results.wording.numbers import number
+from communis.results.wording.scores import (
     CHOICES,
     choices,
     default_metric,
     default_select,
     how_to_read,
-    number,
     scope,
 )
 from communis.run.config import bare

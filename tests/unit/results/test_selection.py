@@ -14,7 +14,7 @@ from communis.results.compare import collect, rows
 from communis.results.finished import read
 from communis.results.report import views
 from communis.results.report.page import render
-from communis.results.report.wording import how_to_read
+from communis.results.wording.scores import how_to_read
 from tests.unit import folders
 
 HISTORY = {  # the best round is 3 on average and for client 1, 2 (as good as 3) for client 0

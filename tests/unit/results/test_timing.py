@@ -11,8 +11,8 @@ import pytest
 from communis.cli.terminal import as_json, out, results
 from communis.core.errors import CommunisError
 from communis.results.compare import collect
-from communis.results.report.clock_wording import about_time, spent
 from communis.results.timing import Timing, automatic, named, progress, timing
+from communis.results.wording.clock import about_time, spent
 from tests.unit import folders
 
 

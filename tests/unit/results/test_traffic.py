@@ -19,8 +19,8 @@ from communis.results.compare import collect
 from communis.results.estimate import Estimate
 from communis.results.finished import Finished
 from communis.results.report.page import render
-from communis.results.report.traffic import about_traffic, volume
 from communis.results.traffic import Sent, traffic
+from communis.results.wording.traffic import about_traffic, volume
 from communis.run import config as configs
 from tests.unit import folders
 from tests.unit.results.report.test_page import lines_of

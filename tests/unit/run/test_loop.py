@@ -25,7 +25,7 @@ from communis.methods.fedavg import Down, Server, Up
 from communis.results.compare import collect, rows
 from communis.results.estimate import Estimate
 from communis.results.finished import read
-from communis.results.report.warnings import warnings
+from communis.results.wording.warnings import warnings
 from communis.run.backends.mock import Mock, corrupt
 from communis.run.folder import RunFolder
 from tests.fleets import make, mixed_fleet

@@ -15,7 +15,8 @@ from communis.results.compare import LEADING, cells, estimate, grouped, metrics
 from communis.results.finished import Finished
 from communis.results.report.comparison import selections
 from communis.results.report.html import figure, heading, note, row, shaded, table
-from communis.results.report.wording import JOINT, counts, how_to_read, number, plain
+from communis.results.wording.numbers import JOINT, number, plain
+from communis.results.wording.scores import counts, how_to_read
 
 CALIBRATION = ("nll", "brier", "ece")
 

@@ -14,12 +14,12 @@ from communis.core.metrics import better
 from communis.core.selection import Select
 from communis.results.compare import cells, estimate, grouped, scored
 from communis.results.finished import Finished
-from communis.results.report.clock_wording import Columns, about_time, goal, of_rounds, of_target
 from communis.results.report.html import charts, heading, legend, note, table
 from communis.results.report.labelled_points import Spot, spots
 from communis.results.report.svg import Curve, band, bars, curves
-from communis.results.report.wording import plain, sized
-from communis.results.timing import Timing, progress, timing
+from communis.results.timing import Timing, by_type, coverages, progress, timing
+from communis.results.wording.clock import Columns, about_time, goal, of_rounds, of_target
+from communis.results.wording.numbers import plain, sized
 
 PARTS = {"compute": "#2563eb", "communication": "#d97706", "idle": "#cbd5e1"}
 TYPES = 8  # kinds of clients drawn at most
@@ -88,18 +88,6 @@ def _speedups(
     return note(text) + element("div", drawn, class_="large")
 
 
-def coverages(groups: Mapping[str, Sequence[Finished]]) -> list[list[str]]:
-    """Rows of methods that differ in nothing but their coverage, from the least to the most."""
-    rows: dict[object, list[tuple[float, str]]] = {}
-    for name, group in groups.items():
-        settings = {run.place: dict(run.settings) for run in group}
-        values = [found.pop("method.coverage", None) for found in settings.values()]
-        if values[0] is not None:
-            alike = tuple((place, tuple(sorted(s.items()))) for place, s in settings.items())
-            rows.setdefault(alike, []).append((float(values[0]), name))
-    return [[name for _, name in sorted(row)] for row in rows.values()]
-
-
 def devices(runs: Sequence[Finished], methods: Sequence[str]) -> Markup:
     """What every kind of client does in a round: a picture for each method."""
     groups = grouped(runs)
@@ -132,23 +120,6 @@ def _busy(tables: Iterable[pd.DataFrame]) -> str:
     share = totals["compute"] / max(totals.sum(), 1e-300)
     text = f"Of the time that devices are busy they compute {share:.0%}"
     return f"{text}." if share > 0.5 else f"{text}: speedups here are about traffic most of all."
-
-
-def by_type(group: Sequence[Finished]) -> pd.DataFrame:
-    """Mean seconds of a round by device and sensors, the most frequent first; `clients`: how many
-    a run has of them."""
-    parts = []
-    for run in group:
-        t = run.clock
-        t = t.assign(
-            kind=t["client"].map(dict(run.kinds)), communication=t["down"] + t["up"], seed=run.seed
-        )
-        parts.append(t)
-    found = pd.concat(parts)
-    by_kind = found.groupby("kind")
-    means = by_kind[list(PARTS)].mean()
-    means["clients"] = found.groupby(["kind", "seed"])["client"].nunique().groupby("kind").mean()
-    return means.sort_values("clients", ascending=False, kind="stable")
 
 
 def _courses(

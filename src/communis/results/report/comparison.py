@@ -12,23 +12,14 @@ from markupsafe import Markup
 from communis.core.markup import EMPTY
 from communis.core.pooled import of_client
 from communis.core.selection import Select
+from communis.results.breakdown import by_client, by_subset, last, wide_table
 from communis.results.cells import Selected
-from communis.results.compare import Row, grouped, rows
+from communis.results.compare import Row, grouped, mixed, rows
 from communis.results.finished import Finished
 from communis.results.report.html import charts, dot, heading, legend, note, shaded, table
 from communis.results.report.svg import Curve, band, curves
-from communis.results.report.warnings import mixed
-from communis.results.report.wording import (
-    CHOICES,
-    choices,
-    count,
-    counts,
-    how_to_read,
-    kilobytes,
-    number,
-    plain,
-    versus,
-)
+from communis.results.wording.numbers import count, kilobytes, number, plain, versus
+from communis.results.wording.scores import CHOICES, choices, counts, how_to_read
 
 
 def sections(
@@ -65,7 +56,7 @@ def sections(
         heading(f"Test {of_one} of every client"),
         note(f"In {counts(select, metric)}."),
         shaded(
-            _by_client(runs, metric, select, methods),
+            by_client(runs, metric, select, methods),
             "client: sensors; model" if mixed(runs) else "client: sensors",
         ),
         heading(f"Test {of_one} by the sensors that were there"),
@@ -73,7 +64,7 @@ def sections(
             "Each client is scored with all its sensors and with each of them alone, after the "
             "last round; means over the clients that own them."
         ),
-        shaded(_by_subset(runs, metric, methods), "sensors"),
+        shaded(by_subset(runs, metric, methods), "sensors"),
         _classes(runs, methods),
     ]
 
@@ -145,62 +136,12 @@ def _losses(runs: Sequence[Finished], colours: Mapping[str, str]) -> list[Curve]
     ]
 
 
-def _by_client(
-    runs: Sequence[Finished], metric: str, select: Select, methods: Sequence[str]
-) -> pd.DataFrame:
-    """Rows are clients with their sensors and, where these differ, models. Both may be drawn by
-    seed, so there can be several."""
-    scores = {}
-    for name, group in grouped(runs).items():
-        found = pd.concat([run.by_client(metric, select) for run in group])
-        scores[name] = found.groupby("client").agg(_mean)
-    wide = pd.DataFrame({name: scores[name] for name in methods})
-    last = _last(runs, metric)
-    own = last[(last["class"] == -1) & last["own"]].groupby("client")["subset"].unique()
-    about = {client: ", ".join(sorted(found)) for client, found in own.items()}
-    if mixed(runs):
-        for client in {client for run in runs for client in run.models}:
-            models = sorted({run.models[client] for run in runs if client in run.models})
-            about[client] = f"{about.get(client, '')}; {', '.join(models)}"
-    wide.index = pd.Index([f"{client}: {about.get(client, '')}" for client in wide.index])
-    return wide
-
-
-def _last(runs: Sequence[Finished], metric: str) -> pd.DataFrame:
-    """The test scores of the last evaluated round of every run, with the method's name."""
-    parts = []
-    for run in runs:
-        t = run.last_scores
-        here = t[(t["split"] == "test") & (t["metric"] == of_client(metric))]
-        parts.append(here.assign(method=run.method))
-    return pd.concat(parts)
-
-
-def _wide(found: pd.DataFrame, index: str, methods: Sequence[str]) -> pd.DataFrame:
-    """Means by method."""
-    wide = found.groupby([index, "method"])["value"].agg(_mean).unstack("method")
-    return wide.reindex(columns=list(methods))
-
-
-def _mean(values: pd.Series[float]) -> float:
-    """NaN if any is: to leave out those that diverged would flatter a method."""
-    return float(values.mean(skipna=False))
-
-
-def _by_subset(runs: Sequence[Finished], metric: str, methods: Sequence[str]) -> pd.DataFrame:
-    found = _last(runs, metric)
-    found = found[found["class"] == -1]
-    label = found["subset"] + found["own"].map({True: " (all it has)", False: " alone"})
-    found = found.assign(sensors=label)
-    return _wide(found, "sensors", methods)
-
-
 def _classes(runs: Sequence[Finished], methods: Sequence[str]) -> Markup:
-    found = _last(runs, "f1")
+    found = last(runs, "f1")
     if found.empty:
         return EMPTY
     found = found[found["own"]]
-    wide = _wide(found, "class", methods)
+    wide = wide_table(found, "class", methods)
     names = dict(enumerate(runs[0].fleet["labels"]))
     wide.index = pd.Index([names.get(int(c), str(c)) for c in wide.index])
     about = note("With all sensors that a client has, after the last round.")

@@ -12,7 +12,7 @@ from communis.core.markup import EMPTY
 from communis.results.compare import cost, grouped, plainest
 from communis.results.finished import Finished
 from communis.results.report.html import heading, note, table
-from communis.results.report.wording import count, kilobytes, ratio
+from communis.results.wording.numbers import count, kilobytes, ratio
 
 
 def section(runs: Sequence[Finished]) -> Markup:

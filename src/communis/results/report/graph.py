@@ -6,24 +6,20 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-import pandas as pd
 from markupsafe import Markup
 
 from communis.core.arrays import Array
-from communis.core.contract import SERVER
-from communis.core.errors import CommunisError
 from communis.core.markup import EMPTY, element, stacked
-from communis.exchange.topology import NEIGHBOURS
 from communis.results.compare import cells, grouped
 from communis.results.finished import Finished
+from communis.results.graph import alike, by_edge, degrees, hops, names, per_round, topology
 from communis.results.report.html import charts, details, heading, legend, note, table
-from communis.results.report.layout import degrees, hops, layout
+from communis.results.report.layout import layout
 from communis.results.report.round_curves import courses
 from communis.results.report.svg import PALETTE, WIDTH, Axes, bars, picture
-from communis.results.report.wording import attackers, kilobytes
+from communis.results.wording.numbers import kilobytes
 
 NODES = 30  # drawn at most
 DEGREES = 12  # bars of a distribution of degrees, at most
@@ -52,7 +48,7 @@ def section(runs: Sequence[Finished], shades: Mapping[str, str]) -> Markup:
     parts = [heading("Who hears whom"), note(_about(runs, there)), legend(colours)]
     shown = set[str]()
     for seed in sorted({run.seed for run in there}):
-        groups = _alike([run for run in there if run.seed == seed])
+        groups = alike([run for run in there if run.seed == seed])
         fresh = [group for group in groups if _look(group[0]) not in shown]
         if fresh:
             block = _pictures(fresh, colours) + _facts(fresh)
@@ -67,21 +63,8 @@ def consensus(runs: Sequence[Finished], shades: Mapping[str, str]) -> Markup:
     return heading("Do the nodes agree?") + note(CONSENSUS) + drawn if drawn else EMPTY
 
 
-def topology(run: Finished) -> Mapping[str, Any]:
-    """The graph as it was written down; empty for a star and in old folders."""
-    found: Mapping[str, Any] = run.fleet.get("topology", {})
-    if found.get("kind", "star") in ("star", "apart"):
-        return {}
-    if "edges" not in found:
-        raise CommunisError(
-            f"{run.path / 'fleet.json'}: its topology has no edges, though it is of kind "
-            f"{found['kind']!r}; put back a copy of the file"
-        )
-    return found
-
-
 def _about(runs: Sequence[Finished], there: Sequence[Finished]) -> str:
-    text = ABOUT + WIDTHS + RINGS * any(map(attackers, there))
+    text = ABOUT + WIDTHS + RINGS * any(run.attackers for run in there)
     text += LATER * any(topology(run).get("changes") for run in there)
     stars = sorted({run.method for run in runs} - {run.method for run in there})
     return f"{text} Without a graph: {', '.join(stars)}." if stars else text
@@ -97,38 +80,18 @@ def _suite(run: Finished, client: int) -> str:
     return "+".join(run.sensors.get(client, ())) or "not described"
 
 
-def _alike(runs: Sequence[Finished]) -> list[list[Finished]]:
-    """The runs on every graph, those with most attackers first."""
-    found: dict[str, list[Finished]] = {}
-    for run in runs:
-        found.setdefault(json.dumps(topology(run), sort_keys=True), []).append(run)
-    return [sorted(group, key=lambda run: -len(attackers(run))) for group in found.values()]
-
-
 def _look(run: Finished) -> str:
     """All that tells one picture from another."""
-    return json.dumps([topology(run), sorted(run.sensors.items()), attackers(run)], sort_keys=True)
-
-
-def _names(groups: Sequence[Sequence[Finished]]) -> list[str]:
-    """By kind; where that is not enough, with the cell or method."""
-    kinds = [str(g[0].config.get("topology", {}).get("kind", "graph")) for g in groups]
-    names = [
-        f"{kind.replace('_', ' ')}, {len(g[0].clients)} clients"
-        for kind, g in zip(kinds, groups, strict=True)
-    ]
-    if len(set(names)) == len(names):
-        return names
-    return [f"{name}, {g[0].place or g[0].method}" for name, g in zip(names, groups, strict=True)]
+    return json.dumps([topology(run), sorted(run.sensors.items()), run.attackers], sort_keys=True)
 
 
 def _facts(groups: Sequence[Sequence[Finished]]) -> Markup:
     lines = []
-    for name, group in zip(_names(groups), groups, strict=True):
+    for name, group in zip(names(groups), groups, strict=True):
         about, n = topology(group[0]), len(group[0].clients)
         degree, steps = degrees(about["edges"], n), hops(about["edges"], n)
         parts = sorted(map(len, about.get("parts", ())), reverse=True)
-        sent = {method: _per_round(runs[0]) for method, runs in grouped(group).items()}
+        sent = {method: per_round(runs[0]) for method, runs in grouped(group).items()}
         per = "broadcast" if about.get("link") == "broadcast" else "edge"
         lines.append(
             [
@@ -157,34 +120,10 @@ def _span(low: int, high: int) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def carried(run: Finished) -> pd.DataFrame:
-    """What clients sent each other: round, both ends of the edge, the lower one first, and payload.
-    Of a broadcast the lower end is NEIGHBOURS."""
-    t = run.rows("links")
-    t = t[(t["sender"] != SERVER) & (t["receiver"] != SERVER)]
-    ends = np.sort(t[["sender", "receiver"]].to_numpy(), axis=1)
-    return pd.DataFrame({"round": t["round"], "low": ends[:, 0], "high": ends[:, 1],
-                         "payload": t["payload"]})  # fmt: skip
-
-
-def _per_round(run: Finished) -> float:
-    """Bytes over an edge in both directions, or of a broadcast, in a round in which it was used."""
-    found = carried(run).groupby(["round", "low", "high"])["payload"].sum()
-    return float(found.mean()) if len(found) else 0.0
-
-
-def _by_edge(run: Finished) -> dict[tuple[int, int], float]:
-    """Bytes over the whole run; nothing where clients broadcast."""
-    t = carried(run)
-    total = t[t["low"] != NEIGHBOURS].groupby(["low", "high"], as_index=False)["payload"].sum()
-    columns = (total[name].tolist() for name in ("low", "high", "payload"))
-    return {(a, b): float(count) for a, b, count in zip(*columns, strict=True)}
-
-
 def _pictures(groups: Sequence[Sequence[Finished]], colours: Mapping[str, str]) -> Markup:
     drawn = [
         (_picture if len(g[0].clients) <= NODES else _distribution)(g[0], name, colours)
-        for name, g in zip(_names(groups), groups, strict=True)
+        for name, g in zip(names(groups), groups, strict=True)
     ]
     return charts(*drawn)
 
@@ -209,7 +148,7 @@ def _picture(run: Finished, name: str, colours: Mapping[str, str]) -> Markup:
     spots, circle = layout(first, len(run.clients), WIDE)
     side = 2 * RADIUS * math.sin(math.pi / len(spots))  # of the polygon in a circle
     spots = spots * RADIUS + [WIDTH / 2, TOP + MARGIN - spots[:, 1].min() * RADIUS]
-    sent = _by_edge(run)
+    sent = by_edge(run)
     later = sorted(set(sent) - set(first))  # edges of a graph that changes
     about = ", ".join(filter(None, [run.method, run.place, f"seed {run.seed}"]))
     parts = [
@@ -240,7 +179,7 @@ def _node(
     run: Finished, client: int, place: tuple[float, float], colours: Mapping[str, str]
 ) -> list[Markup]:
     """A client in its colour; an attacker with a ring around it."""
-    suite, attacks = _suite(run, client), client in attackers(run)
+    suite, attacks = _suite(run, client), client in run.attackers
     x, y = f"{place[0]:.1f}", f"{place[1]:.1f}"
     name = element("title", f"client {client}: {suite}{', attacks' * attacks}")
     number = element(

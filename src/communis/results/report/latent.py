@@ -5,17 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import pandas as pd
-import pyarrow.compute as pc
 from markupsafe import Markup
 
 from communis.core import diagnostics
 from communis.core.markup import EMPTY, element, stacked
 from communis.results.compare import grouped
 from communis.results.finished import Finished
+from communis.results.latent import noted
 from communis.results.report.html import charts, heading, legend, note
 from communis.results.report.round_curves import by_round
-from communis.results.report.wording import attackers
 
 ABOUT = (
     "Means over the clients that do not attack, from what they noted themselves; bands reach from "
@@ -66,10 +64,3 @@ def section(runs: Sequence[Finished], shades: Mapping[str, str]) -> Markup:
         return EMPTY
     names = legend({name: shades[name] for name in groups})
     return stacked(heading("The common latent space"), note(ABOUT), names, charts(*drawn))
-
-
-def noted(run: Finished) -> pd.DataFrame:
-    """Rounds x names: the mean over honest clients."""
-    log = pd.DataFrame(run.rows("log", pc.field("name").isin([*CHARTS])))
-    mine = log[~log["client"].isin(attackers(run))]
-    return pd.DataFrame(mine.pivot_table(index="round", columns="name", values="value"))

@@ -5,23 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.sparse.csgraph import shortest_path
 
 from communis.core.arrays import Array
+from communis.results.graph import degrees, hops
 
 NEAR = 0.1  # what is closer to a node than this can be mistaken for its own
-
-
-def degrees(edges: Sequence[Sequence[int]], nodes: int) -> Array:
-    return np.bincount(np.array(edges, int).ravel(), minlength=nodes)
-
-
-def hops(edges: Sequence[Sequence[int]], nodes: int) -> Array:
-    """How many edges lie between any two nodes; infinity between parts."""
-    near = np.zeros((nodes, nodes))
-    for a, b in edges:
-        near[a, b] = near[b, a] = 1
-    return np.asarray(shortest_path(near, unweighted=True))
 
 
 def layout(edges: Sequence[Sequence[int]], nodes: int, wide: float) -> tuple[Array, bool]:

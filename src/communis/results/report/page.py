@@ -33,8 +33,8 @@ from communis.results.report import (
 from communis.results.report import cells as grid
 from communis.results.report.html import details, document, heading, note, warning
 from communis.results.report.svg import colour
-from communis.results.report.warnings import warnings
-from communis.results.report.wording import scope
+from communis.results.wording.scores import scope
+from communis.results.wording.warnings import warnings
 
 
 def write(

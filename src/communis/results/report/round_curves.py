@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from communis.core.markup import EMPTY
 from communis.results.compare import grouped
+from communis.results.curves import recorded
 from communis.results.finished import Finished
 from communis.results.report.html import charts, legend
 from communis.results.report.svg import band, curves
@@ -26,12 +27,6 @@ def courses(runs: Sequence[Finished], field: str, title: str, shades: Mapping[st
         return EMPTY
     names = legend({name: shades[name] for name in found})
     return names + charts(by_round(found, shades, title, "distance"))
-
-
-def recorded(run: Finished, field: str) -> Scores:
-    """A field of the records by round, where it has a meaning."""
-    values = {record.round: float(getattr(record, field)) for record in run.records}
-    return pd.Series(values, dtype=float).dropna()
 
 
 def by_round(

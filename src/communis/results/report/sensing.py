@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 from markupsafe import Markup
 
 from communis.core.markup import EMPTY, element, stacked
 from communis.data.recordings.windows import TRAIN
 from communis.fleet.availability.plot import client_map, sensor_map, suite_map
-from communis.fleet.availability.trace import Trace
 from communis.results.compare import cells
 from communis.results.finished import Finished
 from communis.results.report.html import heading, note, unfolded
+from communis.results.sensing import missing
 
 CLIENTS = 12  # drawn at most
 ABOUT = (
@@ -45,13 +44,6 @@ def _maps(run: Finished) -> Markup:
         if (seconds := float(trace.seconds[i, TRAIN]))
     ]
     more = f" The first {CLIENTS} of {len(suites)} clients:" if len(suites) > CLIENTS else ""
-    text = f"{_missing(trace, suites):.0%} of the time of the sensors that clients own is missing."
+    text = f"{missing(trace, suites):.0%} of the time of the sensors that clients own is missing."
     maps = element("div", *(element("div", one) for one in drawn), class_="charts maps")
     return owned + note(text + more) + maps
-
-
-def _missing(trace: Trace, suites: Sequence[Sequence[str]]) -> float:
-    """The share of their training time that owned sensors are missing."""
-    owned = np.array([[m in suite for m in trace.modalities] for suite in suites])
-    time = owned * trace.seconds[: len(suites), None, TRAIN]
-    return float((trace.share()[: len(suites), :, TRAIN] * time).sum() / max(time.sum(), 1e-9))

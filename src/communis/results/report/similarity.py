@@ -5,19 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import combinations
 
 import numpy as np
 import pandas as pd
-import pyarrow.compute as pc
 from markupsafe import Markup
 
-from communis.core import diagnostics
 from communis.core.arrays import Array
-from communis.core.contract import SERVER
-from communis.core.diagnostics import Diagnostic
 from communis.core.markup import EMPTY, element, stacked
 from communis.results.compare import grouped
 from communis.results.finished import Finished
@@ -35,11 +29,8 @@ from communis.results.report.html import (
 )
 from communis.results.report.layout import layout
 from communis.results.report.svg import TOP, Axes, band, curves, picture
-from communis.results.report.wording import attackers
-from communis.results.selection import Scores
+from communis.results.similarity import Learning, learning, rank
 
-_KINDS = f"{diagnostics.ALIKE_PAIR.name}|{diagnostics.WEIGHT.name}"
-PAIR = rf"^(?P<kind>{_KINDS})(?P<one>\d+)-(?P<other>\d+)$"  # names in the log
 MOMENTS = 5  # rounds that are drawn, at most
 READABLE = 12  # clients; tables of more have to be asked for
 SIDE, EDGE, MARGIN, NODE, WIDEST = 260, 6, 16.0, 12.0, 6.0  # pixels of a picture
@@ -69,72 +60,6 @@ TABLES = (
 MANY = f"Pairs are not shown of more than {NODES} clients."
 
 
-@dataclass(frozen=True)
-class Learning:
-    """What the server of a run noted of its clients' prototypes."""
-
-    run: Finished
-    mean: Scores  # similarity by round
-    pairs: pd.DataFrame  # kind (alike, weight), one, other, round, value, ...
-    moved: float  # share of the weights that similarity moved in the last round
-
-    @cached_property
-    def clients(self) -> list[int]:
-        """Those of a kind side by side."""
-        return sorted(self.kinds, key=lambda client: (rank(self.kinds[client]), client))
-
-    @cached_property
-    def rounds(self) -> list[int]:
-        """Those whose pairs can be shown."""
-        found: list[int] = np.unique(self.pairs["round"]).tolist()
-        return found if 1 < len(self.clients) <= NODES else []
-
-    @cached_property
-    def mixed(self) -> bool:
-        return len({client.get("model", "") for client in self.run.clients}) > 1
-
-    @cached_property
-    def kinds(self) -> dict[int, str]:
-        """What clients are coloured by: their model, if there are several, or their sensors."""
-        models = {c.get("id"): str(c.get("model", "")) for c in self.run.clients}
-        suites = {client: "+".join(suite) for client, suite in self.run.sensors.items()}
-        found = models if self.mixed else suites
-        everybody = {*self.run.sensors, *self.pairs["one"], *self.pairs["other"]}
-        return {client: found.get(client) or "not described" for client in everybody}
-
-    def table(self, what: Diagnostic, round: int) -> pd.DataFrame:
-        """Clients x clients; NaN where nothing was noted."""
-        t = self.pairs[(self.pairs["kind"] == what.name) & (self.pairs["round"] == round)]
-        wide = t.pivot(index="one", columns="other", values="value")
-        return wide.reindex(index=self.clients, columns=self.clients).astype(float)
-
-    def alike(self, round: int) -> pd.DataFrame:
-        """Both halves."""
-        half = self.table(diagnostics.ALIKE_PAIR, round)
-        return half.where(half.notna(), half.T)
-
-    @cached_property
-    def weights(self) -> pd.DataFrame:
-        """Of the last round, without lines of clients that have no class at all."""
-        found = self.table(diagnostics.WEIGHT, self.rounds[-1])
-        return found[found.sum(axis=1) > 0]
-
-    @cached_property
-    def selfish(self) -> bool:
-        """Whether clients give weight to themselves."""
-        return bool(self.run.config["method"].get("include_self", True))
-
-    @cached_property
-    def peers(self) -> int:
-        """Among how many weights would be shared equally if everybody had every class."""
-        return max(1, int((self.weights > 0).any().sum()) - (not self.selfish))
-
-    @cached_property
-    def form(self) -> str:
-        """How weights are written."""
-        return ".3f" if self.peers <= 10 else ".4f"
-
-
 def section(runs: Sequence[Finished], shades: Mapping[str, str]) -> Markup:
     """The runs are those of one cell. Empty where no method compares its clients."""
     read = {name: [learning(run) for run in group] for name, group in grouped(runs).items()}
@@ -150,32 +75,13 @@ def section(runs: Sequence[Finished], shades: Mapping[str, str]) -> Markup:
         kinds = sorted({kind for x in everything for kind in x.kinds.values()}, key=rank)
         colours = {kind: SHADES[i % len(SHADES)] for i, kind in enumerate(kinds)}
         by = "model" if any(x.mixed for x in everything) else "what they sense"
-        text = PICTURES.format(by=by) + RINGS * any(attackers(x.run) for x in everything)
+        text = PICTURES.format(by=by) + RINGS * any(x.run.attackers for x in everything)
         text += SEEDS * any(len(group) > 1 for group in drawn.values())
         parts += [note(text), legend(colours)]
         parts.append(unfolded({name: _block(group, colours) for name, group in drawn.items()}))
     if any(len(x.clients) > NODES for x in everything):
         parts.append(note(MANY))
     return stacked(*parts)
-
-
-def rank(kind: str) -> tuple[int, str]:
-    """Few sensors come first."""
-    return kind.count("+"), kind
-
-
-def learning(run: Finished) -> Learning:
-    names = pc.field("name").isin([diagnostics.ALIKE.name, diagnostics.MOVED.name])
-    names |= pc.match_substring_regex(pc.field("name"), PAIR)
-    log = run.rows("log", (pc.field("client") == SERVER) & names)
-    mine = log[np.isfinite(log["value"])]
-    mean = mine[mine["name"] == diagnostics.ALIKE.name].set_index("round")["value"]
-    known = pd.DataFrame({"name": mine["name"].unique()})  # far fewer than lines
-    parsed = known.join(known["name"].str.extract(PAIR)).dropna()
-    pairs = parsed.merge(mine[["name", "round", "value"]], on="name")
-    moved = mine[mine["name"] == diagnostics.MOVED.name]["value"]
-    last = float(moved.iloc[-1]) if len(moved) else math.nan
-    return Learning(run, mean, pairs.astype({"one": int, "other": int}), last)
 
 
 def _curves(found: Mapping[str, Sequence[Learning]], shades: Mapping[str, str]) -> Markup:
@@ -227,7 +133,7 @@ def _span(values: Array, form: str) -> str:
 
 def _tables(x: Learning) -> Markup:
     """Of the last round. Shades begin at 0: they make no more of a difference than there is."""
-    liars = attackers(x.run)
+    liars = x.run.attackers
     names = {c: f"{c}: {kind}{', attacks' * (c in liars)}" for c, kind in x.kinds.items()}
     alike, given = x.alike(x.rounds[-1]), x.weights
     figures = {"Similarity": (alike, min(0.0, float(alike.min().min())), 1.0, ".3f")}
@@ -302,7 +208,7 @@ def _line(a: Array, b: Array, value: float, widest: float, ends: str = "") -> Ma
 def _nodes(x: Learning, spots: Array, radius: float, colours: Mapping[str, str]) -> list[Markup]:
     parts = []
     for client, (across, down) in zip(x.clients, spots, strict=True):
-        kind, attacks = x.kinds[client], client in attackers(x.run)
+        kind, attacks = x.kinds[client], client in x.run.attackers
         parts.append(
             element(
                 "circle",

@@ -13,12 +13,9 @@ from communis.results.correlation import partial_spearman, spearman
 from communis.results.finished import Finished
 from communis.results.report.html import charts, details, heading, legend, note, table
 from communis.results.report.svg import Dots, colour, scatter
-from communis.results.report.wording import correlated
+from communis.results.uncertainty import DOUBT, FEWEST, SCORE, SENSORS, points
+from communis.results.wording.numbers import correlated
 
-DOUBT, SCORE, SENSORS = "mean@sigma_f", "macro_f1", "mean@available"
-# The same over the windows that at least one sensor saw.
-SEEN = {DOUBT: "mean@sigma_f_seen", SCORE: "macro_f1@seen", SENSORS: "mean@available_seen"}
-FEWEST = 4  # points of a client, for a correlation of its own
 ABOUT = (
     "One point per client and run: the mean fused uncertainty (sigma_f) of its validation windows "
     "(of its test windows where there is no validation) and their macro F1, in the last evaluated "
@@ -50,24 +47,6 @@ def section(runs: Sequence[Finished]) -> Markup:
         charts(*(_chart(name, table, colours) for name, table in found.items())),
         *(details(f"{name}, client by client", _each(table)) for name, table in found.items()),
     )
-
-
-def points(runs: Sequence[Finished], every: bool = False) -> pd.DataFrame:
-    """Uncertainty, score and sensors of every client in every run, over the windows that some
-    sensor saw or over `every` window; SENSORS is NaN in old runs."""
-    parts = []
-    for run in runs:
-        t = run.last_scores
-        split = "val" if (t["split"] == "val").any() else "test"
-        own = t[(t["split"] == split) & t["own"] & (t["class"] == -1)]
-        wide = own.pivot_table(index="client", columns="metric", values="value").reset_index()
-        if not every:
-            wide = wide.drop(columns=list(SEEN), errors="ignore")
-            wide = wide.rename(columns={seen: name for name, seen in SEEN.items()})
-        if {DOUBT, SCORE} <= set(wide.columns):
-            wide = wide.reindex(columns=["client", DOUBT, SCORE, SENSORS])
-            parts.append(wide.assign(place=run.place, seed=run.seed))
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
 def _pooled(found: Mapping[str, pd.DataFrame], every: Mapping[str, pd.DataFrame]) -> Markup:

@@ -11,10 +11,9 @@ from markupsafe import Markup
 from communis.core.markup import EMPTY
 from communis.results.compare import grouped, plainest
 from communis.results.finished import Finished
-from communis.results.report.allocation import in_order
 from communis.results.report.html import figure, heading, note, row, shaded, unfolded
+from communis.results.updates import KINDS, cosines, pairs, thirds
 
-KINDS = 15  # of pairs that are shown at most
 ABOUT = (
     "The mean cosine between what two clients changed of a group of parameters in the same round, "
     "by what they sense: 1 if they pull in the same direction, 0 if one has nothing to do with the "
@@ -48,44 +47,6 @@ def section(runs: Sequence[Finished]) -> Markup:
         return EMPTY
     title = heading("Do clients pull in the same direction?")
     return title + note(ABOUT) + unfolded(drawn)
-
-
-def pairs(group: Sequence[Finished]) -> pd.DataFrame:
-    """Every pair of every run with its `kind`, such as "acc+gyro - acc": the richer suite first."""
-    parts = []
-    for run in group:
-        t = run.pairs
-        suites = {c: run.sensors.get(c, ()) for c in {*t["one"], *t["other"]}}
-        kinds = [
-            " - ".join("+".join(suite) for suite in sorted(two, key=lambda s: (-len(s), s)))
-            for two in ((suites[a], suites[b]) for a, b in zip(t["one"], t["other"], strict=True))
-        ]
-        parts.append(t.assign(kind=kinds, seed=run.seed))
-    return pd.concat(parts, ignore_index=True)
-
-
-def thirds(found: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """What belongs to the first third of the rounds, and to the last."""
-    rounds = np.sort(found["round"].unique())
-    size = max(1, len(rounds) // 3)
-    return found[found["round"].isin(rounds[:size])], found[found["round"].isin(rounds[-size:])]
-
-
-def cosines(found: pd.DataFrame) -> pd.DataFrame:
-    """Groups x kinds of pairs; kinds say how many values they are means of."""
-    by_both = found.groupby(["group", "kind"])["cosine"]
-    wide, counts = by_both.mean().unstack(), by_both.count().unstack()
-    frequent = counts.max().sort_values(ascending=False, kind="stable").index[:KINDS]
-    order = sorted(frequent, key=lambda kind: [(-s.count("+"), s) for s in kind.split(" - ")])
-    wide = wide.reindex(index=in_order(found["group"].unique()), columns=order)
-    heads = [[*kind.split(" - "), f"n {_counts(counts[kind].dropna())}"] for kind in order]
-    wide.columns = pd.Index(["\n".join([f"{one} -", *rest]) for one, *rest in heads])
-    return wide
-
-
-def _counts(found: pd.Series[float]) -> str:
-    low, high = int(found.min()), int(found.max())
-    return str(low) if low == high else f"{low} to {high}"
 
 
 def _rounds(found: pd.DataFrame) -> str:

@@ -10,21 +10,18 @@ from communis.core.markup import EMPTY
 from communis.core.selection import Select
 from communis.results.compare import cells, estimate, grouped, known
 from communis.results.finished import Finished
+from communis.results.predictions import MEASURE, METRICS, SEEN, after
 from communis.results.report.html import heading, note, table
-from communis.results.report.modalities import whole
-from communis.results.report.wording import counts, number, plain
-
-METRICS = ("macro_f1", "accuracy", "nll", "brier", "ece")
-SEEN = "seen"  # no other prediction: the same one, over the windows that some sensor saw
-MEASURE = "mean@"  # what the name of a measure's mean begins with
+from communis.results.wording.numbers import number, plain
+from communis.results.wording.scores import counts
 
 
 def section(runs: Sequence[Finished], metric: str, select: Select) -> Markup:
     """Empty where no method has another view or a measure of its own. Views of the common model on
     everybody's windows have a section of their own (modalities.py)."""
     groups = {name: known(group) for name, group in grouped(runs).items()}
-    views = {name: _after([n for n in found if n[:5] != MEASURE]) for name, found in groups.items()}
-    measures = _after([n for found in groups.values() for n in found if n[:5] == MEASURE])
+    views = {name: after([n for n in found if n[:5] != MEASURE]) for name, found in groups.items()}
+    measures = after([n for found in groups.values() for n in found if n[:5] == MEASURE])
     average = "averaged over cells, then over seeds" if len(cells(runs)) > 1 else "over seeds"
     when = counts(select, metric)
     parts = []
@@ -41,18 +38,12 @@ def section(runs: Sequence[Finished], metric: str, select: Select) -> Markup:
     return EMPTY.join(parts)
 
 
-def _after(names: Sequence[str]) -> list[str]:
-    """What follows the @ in names that have one."""
-    found = dict.fromkeys(name.partition("@")[2] for name in names if "@" in name)
-    return [view for view in found if not whole(view)]
-
-
 def _views(runs: Sequence[Finished], metric: str, select: Select) -> Markup:
     lines, places = [], cells(runs)
     shown = [m for m in METRICS if m in known(runs)]
     for name, group in grouped(runs).items():
         there = known(group)
-        views = _after([n for n in there if n[:5] != MEASURE])
+        views = after([n for n in there if n[:5] != MEASURE])
         for view in ["", *views] if views else []:
             names = [f"{m}@{view}" if view else m for m in shown]
             scores = [

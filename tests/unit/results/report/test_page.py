@@ -16,7 +16,7 @@ from communis.results.report import costs, views
 from communis.results.report.html import legend
 from communis.results.report.page import render
 from communis.results.report.svg import ticks
-from communis.results.report.warnings import warnings
+from communis.results.wording.warnings import warnings
 from tests.unit import folders
 
 

@@ -14,11 +14,13 @@ import pytest
 from communis.cli.main import main
 from communis.cli.terminal import out, results
 from communis.fleet.availability.trace import Trace
+from communis.results import breakdown
 from communis.results.compare import collect
-from communis.results.report import comparison, costs, sensing, uncertainty, views
+from communis.results.report import costs, sensing, uncertainty, views
 from communis.results.report.page import render, write
 from communis.results.report.svg import Curve, Dots, curves, scatter, ticks
-from communis.results.report.warnings import warnings
+from communis.results.uncertainty import points
+from communis.results.wording.warnings import warnings
 from tests.unit import folders
 
 OTHER, KNOWS = "Other ways to predict", "Does the model know when it fails?"
@@ -90,13 +92,13 @@ def test_means_over_seeds_do_not_leave_out_what_diverged(tmp_path: Path) -> None
         history = {f"test.{name}": [{0: value, 1: 0.25}] for name in ("accuracy", "f1.0")}
         folders.write(tmp_path / f"a{seed}", "a", seed, history)
     runs = collect([tmp_path])
-    by_client = comparison._by_client(runs, "accuracy", "last", ["a"])["a"]
+    by_client = breakdown.by_client(runs, "accuracy", "last", ["a"])["a"]
     assert by_client.isna().tolist() == [True, False]
-    for found, index in ((comparison._last(runs, "accuracy"), "subset"),
-                         (comparison._last(runs, "f1"), "class")):  # fmt: skip
-        assert comparison._wide(found, index, ["a"])["a"].isna().all()
+    for found, index in ((breakdown.last(runs, "accuracy"), "subset"),
+                         (breakdown.last(runs, "f1"), "class")):  # fmt: skip
+        assert breakdown.wide_table(found, index, ["a"])["a"].isna().all()
         known = found[found["client"] == 1]
-        assert comparison._wide(known, index, ["a"])["a"].tolist() == [0.25]
+        assert breakdown.wide_table(known, index, ["a"])["a"].tolist() == [0.25]
 
 
 def test_attackers_are_not_said_to_diverge(tmp_path: Path) -> None:
@@ -262,8 +264,8 @@ def test_other_ways_to_predict(grid: Path) -> None:
 
 def test_uncertainty_against_scores(grid: Path) -> None:
     runs = collect([grid])
-    points = uncertainty.points([run for run in runs if run.method == "duet"])
-    assert len(points) == 6 * 3 * 4
+    found = points([run for run in runs if run.method == "duet"])
+    assert len(found) == 6 * 3 * 4
     text = uncertainty.section(runs)
     pooled = cells_of(text)[1]
     assert pooled[:2] == ["duet", "72"]
@@ -275,7 +277,7 @@ def test_uncertainty_against_scores(grid: Path) -> None:
     assert [line[0] for line in each[1:]] == ["0", "1", "2", "3", "4", "5"]
     assert {line[1] for line in each[1:]} == {"12"}
     few = uncertainty.section([run for run in runs if run.place == "H severe, I severe"])
-    assert "No client has 4 points" in few
+    assert "No client has 4 found" in few
     assert uncertainty.section([run for run in runs if run.method == "fedavg"]) == ""
 
 

@@ -12,11 +12,13 @@ import pytest
 
 from communis import FedAvg, Fleet, Plan, Run
 from communis.fleet.attack import AttackConfig
+from communis.results import attack as attacks
 from communis.results.compare import Finished, collect
 from communis.results.estimate import Estimate
 from communis.results.report import attack
 from communis.results.report.page import render
-from communis.results.report.warnings import warnings
+from communis.results.wording import numbers
+from communis.results.wording.warnings import warnings
 from tests.unit import folders, small
 from tests.unit.results.report.test_page import lines_of
 from tests.unit.results.report.test_report import Balanced, outside
@@ -69,7 +71,7 @@ def grid(home: Path) -> list[Finished]:
 
 def test_changes_are_of_the_clients_that_are_honest_in_both(tmp_path: Path) -> None:
     """The mean of all would fall by 0.1 already because the best client is not scored any more."""
-    found = attack.changes(grid(tmp_path), "accuracy", "last")
+    found = attacks.changes(grid(tmp_path), "accuracy", "last")
     assert found.keys() == {("alpha", "liars one"), ("alpha", "liars two")}
     one = found["alpha", "liars one"]
     assert one.mean == pytest.approx(-0.15)
@@ -140,14 +142,14 @@ def test_which_run_is_the_one_without_attackers(tmp_path: Path) -> None:
     write(tmp_path, calm, [4], rule="krum", cell="one", method="beta")
     runs = collect([tmp_path])
     lying = {run.config["method"]["name"]: run for run in runs if run.fleet["attackers"]}
-    base = attack.unattacked(lying["alpha"], runs)
+    base = attacks.unattacked(lying["alpha"], runs)
     assert base is not None
     assert (base.config["robust"]["rule"], base.seed) == ("krum", 0)
     # An older run that does not name a setting would do; one with another value does not.
-    assert attack.unattacked(lying["beta"], runs) is not None
+    assert attacks.unattacked(lying["beta"], runs) is not None
     write(tmp_path / "x", calm, [4], rule="krum", cell="two", method="beta", more="lr = 0.2")
     other = collect([tmp_path / "x"])[0]
-    assert attack.unattacked(other, runs) is None
+    assert attacks.unattacked(other, runs) is None
 
 
 def test_a_diverged_client_leaves_no_change(tmp_path: Path) -> None:
@@ -163,7 +165,7 @@ def test_a_diverged_client_leaves_no_change(tmp_path: Path) -> None:
      (Estimate(-0.1, math.nan, 1), "-0.100\u00a0?"), (Estimate.of([]), "-")],
 )  # fmt: skip
 def test_changes_in_words(change: Estimate, said: str) -> None:
-    assert attack.signed(change) == said
+    assert numbers.signed(change) == said
 
 
 def test_distances_are_of_the_rounds_under_attack(tmp_path: Path) -> None:
@@ -172,7 +174,7 @@ def test_distances_are_of_the_rounds_under_attack(tmp_path: Path) -> None:
     text = (late / "config.toml").read_text()
     (late / "config.toml").write_text(text.replace("[attack]\n", "[attack]\nstart = 2\n"))
     runs = collect([tmp_path])
-    found = attack.distances(runs)
+    found = attacks.distances(runs)
     assert found["alpha", ""].mean == pytest.approx(51.5)
     assert found["beta", ""].mean == pytest.approx(3.0)
     assert "from round 2 on" in attack.section(runs, "accuracy", "last", SHADES)
@@ -242,9 +244,9 @@ def test_real_runs_with_and_without_attackers(tmp_path: Path) -> None:
     shared = lying.by_client("accuracy").index
     assert set(shared) == set(range(CLIENTS)) - set(liars)
     expected = (lying.by_client("accuracy") - calm.by_client("accuracy")[shared]).mean()
-    found = attack.changes(runs, "accuracy", "last")["fedavg", "liars 2"]
+    found = attacks.changes(runs, "accuracy", "last")["fedavg", "liars 2"]
     assert found.mean == pytest.approx(expected)
-    assert attack.distances([lying])["fedavg", "liars 2"].mean > 0
+    assert attacks.distances([lying])["fedavg", "liars 2"].mean > 0
     text = render(runs, "accuracy", "t")
     assert "nan" not in re.sub("<pre>.*?</pre>", "", text, flags=re.DOTALL)
     assert "sign flip x 9" in text

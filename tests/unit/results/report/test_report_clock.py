@@ -16,6 +16,10 @@ from communis.cli.terminal import as_json
 from communis.core.contract import Score
 from communis.exchange.messages import Noted, Pair, Scored
 from communis.fleet.device import Spent
+from communis.results import allocation as training
+from communis.results import modalities as modality
+from communis.results import timing
+from communis.results import updates as update
 from communis.results.compare import Finished, collect, grouped
 from communis.results.report import allocation, clock, modalities, updates, views
 from communis.results.report.labelled_points import Spot, spots
@@ -90,9 +94,9 @@ def test_seconds_by_kind_of_client(tmp_path: Path) -> None:
     quick = [Spent(0, 1.0, 0.25, 0.25, 2.5, 9.0), Spent(0, 3.0, 0.25, 0.25, 0.5, 9.0)]
     slow = Spent(1, 3.0, 0.5, 0.5, 0.0, 9.0)
     run = small(tmp_path, {"clock": [[quick[0], slow], [quick[1]]]})
-    found = clock.by_type([run])
-    assert found.loc["d, acc+mag", [*clock.PARTS]].tolist() == [2.0, 0.5, 1.5]
-    assert found.loc["d, acc", [*clock.PARTS]].tolist() == [3.0, 1.0, 0.0]  # where it took part
+    found = timing.by_type([run])
+    assert found.loc["d, acc+mag", [*timing.PARTS]].tolist() == [2.0, 0.5, 1.5]
+    assert found.loc["d, acc", [*timing.PARTS]].tolist() == [3.0, 1.0, 0.0]  # where it took part
     assert found["clients"].tolist() == [1, 1]
 
 
@@ -127,7 +131,7 @@ def test_score_against_speedup(runs: list[Finished]) -> None:
 
 
 def test_only_coverage_joins(runs: list[Finished]) -> None:
-    assert clock.coverages(grouped(runs)) == [["coverage_40", "relief", "coverage_80"]]
+    assert timing.coverages(grouped(runs)) == [["coverage_40", "relief", "coverage_80"]]
 
 
 def test_names_of_points_do_not_cover_each_other() -> None:
@@ -153,10 +157,10 @@ def test_who_trained_what(tmp_path: Path) -> None:
     second = [*first, *trained(1, "fusion.blocks.acc")]
     first = [*first, *trained(1, "fusion.blocks.acc", "head.out")]
     run = small(tmp_path, {"log": [first, second]})
-    found = allocation.over_rounds(allocation.trained([run], [run.log]))
+    found = training.over_rounds(training.trained([run], [run.log]))
     assert found.index.tolist() == ["fusion.blocks.acc", "fusion.blocks.mag", "head.out"]
     assert found.to_numpy().tolist() == [[1, 1], [1, 1], [1, 0.5]]
-    each = allocation.per_client([run], [run.log])
+    each = training.per_client([run], [run.log])
     assert each.loc[(0, "d, acc+mag")].tolist() == [3.0, 3.0]
     assert each.loc[(1, "d, acc")].tolist() == [1.5, 2.0]
     lines = lines_of(allocation.section([run]))
@@ -167,7 +171,7 @@ def test_who_trained_what(tmp_path: Path) -> None:
 def test_groups_come_in_the_order_of_the_model() -> None:
     found = ["head.out", "encoders.acc.blocks.10", "encoders.acc.blocks.2", "fusion.shared"]
     found += ["fusion.blocks.mag", "encoders.acc.blocks.2.x", "embedding", "fusion.blocks.acc"]
-    assert allocation.in_order(found) == [
+    assert training.in_order(found) == [
         "fusion.blocks.acc",
         "fusion.blocks.mag",
         "fusion.shared",
@@ -183,7 +187,7 @@ def test_everybody_trained_everything(tmp_path: Path) -> None:
     """Also what it has no sensor for, where a method gives everybody all branches."""
     both = [*trained(0, "fusion.blocks.mag"), *trained(1, "fusion.blocks.mag")]
     whole = small(tmp_path, {"log": [both, both]}, method="fedavg")
-    assert allocation.trained([whole], [whole.log])["share"].tolist() == [1, 1]
+    assert training.trained([whole], [whole.log])["share"].tolist() == [1, 1]
     assert allocation.section([whole]) == ""
     part = small(tmp_path, {"log": [both, trained(0, "fusion.blocks.mag")]})
     text = allocation.section([whole, part])
@@ -193,7 +197,7 @@ def test_everybody_trained_everything(tmp_path: Path) -> None:
 
 def test_many_rounds_share_columns() -> None:
     rows = [(r, "head.out", float(r % 2)) for r in range(1, 51)]
-    found = allocation.over_rounds(pd.DataFrame(rows, columns=["round", "group", "share"]))
+    found = training.over_rounds(pd.DataFrame(rows, columns=["round", "group", "share"]))
     assert list(found.columns)[:2] == ["1-5", "6-10"]
     assert found.to_numpy()[0].tolist() == pytest.approx([0.6, 0.4] * 5)
 
@@ -216,9 +220,9 @@ def test_cosines_by_kind_of_pair(tmp_path: Path) -> None:
     early = [Pair(head, 0, 1, 0.5), Pair(head, 1, 2, 0.3), Pair(block, 0, 2, 0.9)]
     late = [Pair(head, 0, 1, -0.5), Pair(block, 0, 1, 0.1)]
     run = small(tmp_path, {"pairs": [early, late]}, suites)
-    found = updates.pairs([run])
+    found = update.pairs([run])
     assert set(found["kind"]) == {"acc+mag - acc", "acc - acc"}
-    first, last = (updates.cosines(part) for part in updates.thirds(found))
+    first, last = (update.cosines(part) for part in update.thirds(found))
     assert first.columns.tolist() == ["acc+mag -\nacc\nn 2", "acc -\nacc\nn 1"]
     assert first.index.tolist() == [block, head]  # blocks of the fusion first
     assert first.loc[head].tolist() == pytest.approx([0.4, math.nan], nan_ok=True)
@@ -231,7 +235,7 @@ def test_cosines_by_kind_of_pair(tmp_path: Path) -> None:
 
 
 def test_thirds_of_the_rounds() -> None:
-    early, late = updates.thirds(pd.DataFrame({"round": [5, 10, 15, 20, 25, 30, 35]}))
+    early, late = update.thirds(pd.DataFrame({"round": [5, 10, 15, 20, 25, 30, 35]}))
     assert early["round"].tolist() == [5, 10]
     assert late["round"].tolist() == [30, 35]
 
@@ -240,7 +244,7 @@ def test_modalities_by_the_common_model(tmp_path: Path) -> None:
     scores = {"macro_f1": 0.5, "macro_f1@all": 0.6, "macro_f1@only_acc": 0.4}
     common = small(tmp_path, {}, scores=scores | {"macro_f1@only_mag": 0.2})
     private = small(tmp_path, {}, method="harmony")
-    found = modalities.alone([common, private], "macro_f1", "last")
+    found = modality.alone([common, private], "macro_f1", "last")
     assert found is not None
     assert (found.common, found.rare) == (True, ["mag"])
     text = modalities.section([common, private], "macro_f1@all", "last")
@@ -274,5 +278,5 @@ def test_modalities_by_their_owners(tmp_path: Path) -> None:
 
 def test_no_modality_is_rare_where_all_have_as_many(tmp_path: Path) -> None:
     run = small(tmp_path, {}, suites=(("acc", "mag"), ("acc", "mag")))
-    assert modalities.rare(run) == []
+    assert modality.rare(run) == []
     assert modalities.section([run], "macro_f1", "last") == ""

@@ -17,10 +17,11 @@ from communis.core.errors import CommunisError
 from communis.exchange.messages import Link
 from communis.exchange.topology import NEIGHBOURS, TopologyConfig, complete, ring
 from communis.results.compare import Finished, collect
+from communis.results.graph import degrees, hops
 from communis.results.report import graph
-from communis.results.report.layout import crossings, degrees, hops, layout
+from communis.results.report.layout import crossings, layout
 from communis.results.report.page import render
-from communis.results.report.warnings import warnings
+from communis.results.wording.warnings import warnings
 from tests.unit import folders, small
 from tests.unit.results.report.test_page import lines_of
 from tests.unit.results.report.test_report import Balanced, outside

@@ -13,6 +13,7 @@ from markupsafe import escape
 from communis import Fleet, Plan, Run
 from communis.exchange.messages import Noted
 from communis.methods.comfed import CoMFed
+from communis.results import latent as latent_space
 from communis.results.compare import Finished, collect
 from communis.results.report import latent, round_curves
 from communis.results.report.page import render
@@ -72,7 +73,7 @@ def test_bands_are_over_seeds(tmp_path: Path) -> None:
         write(tmp_path / str(seed), [noted({0: value}, "separation")] * rounds, seed=seed)
         for seed, value, rounds in ((0, 1.0, 3), (1, 2.0, 2))
     ]
-    found = {"comfed": [latent.noted(run)["latent/separation"] for run in runs]}
+    found = {"comfed": [latent_space.noted(run)["latent/separation"] for run in runs]}
     text = round_curves.by_round(found, SHADES, "t", "y")
     assert points(text, "t") == ["1.5 at 1", "1.5 at 2"]  # the rounds that both have
 
@@ -118,4 +119,4 @@ def test_a_real_run_beside_one_without(tmp_path: Path) -> None:
     (comfed,) = [run for run in runs if run.method == "comfed"]
     log = comfed.log
     mean = log[(log["name"] == "latent/separation") & (log["round"] == 3)]["value"].mean()
-    assert latent.noted(comfed).loc[3, "latent/separation"] == pytest.approx(mean)
+    assert latent_space.noted(comfed).loc[3, "latent/separation"] == pytest.approx(mean)

@@ -13,9 +13,11 @@ import pytest
 from communis.cli import privacy as cli_privacy
 from communis.cli.terminal import as_json, out, results
 from communis.core.extras import EXTRAS
+from communis.results import privacy as promises
 from communis.results.compare import collect
 from communis.results.report import privacy
 from communis.results.report.page import render
+from communis.results.wording import privacy as wording
 from communis.run.folder import strict
 from tests.unit import folders
 from tests.unit.results.report.test_page import lines_of
@@ -59,7 +61,7 @@ def test_runs_without_privacy_take_one_line(tmp_path: Path) -> None:
         write(tmp_path / method, "none", [{}], tensors=[CLEAR], method=method)
     runs = collect([tmp_path])
     line = "privacy: not DP: everything left in clear (communis privacy verdict RUN)"
-    assert privacy.lines(runs) == [line]
+    assert wording.lines(runs) == [line]
     assert line in said(runs)
     text = render(runs, "accuracy", "t")
     assert text.count(TITLE) == 1
@@ -72,7 +74,7 @@ def test_methods_that_share_a_verdict_are_named_together(tmp_path: Path) -> None
     for method in ("alpha", "beta"):
         write(tmp_path / method, "none", [{}], tensors=[CLEAR], method=method)
     folders.write(tmp_path / "old", "gamma", 0, {"test.accuracy": [{0: 0.5}]})
-    first, second = privacy.lines(collect([tmp_path]))
+    first, second = wording.lines(collect([tmp_path]))
     assert first == "privacy: alpha, beta: not DP: everything left in clear"
     assert second.startswith("privacy: gamma: not DP: no record of privacy")
 
@@ -96,7 +98,7 @@ def test_a_grid_shows_what_privacy_costs(tmp_path: Path) -> None:
     assert text.count("Conditions of every promise") == 1
     assert text.count("<svg") == 1
     assert "<title>noise weak: " in text  # both methods spend the same
-    lines = privacy.lines(runs)
+    lines = wording.lines(runs)
     assert lines[0] == "privacy: noise none: not DP: everything left in clear"
     assert lines[1].startswith("privacy: noise weak: epsilon ")
     assert len(lines) == 3
@@ -130,7 +132,7 @@ def test_without_a_run_to_compare_with_there_is_no_price(tmp_path: Path) -> None
     assert "what privacy" not in privacy.section(runs, "accuracy", "last")
     write(tmp_path / "d", "none", [{}], tensors=[CLEAR])
     private = next(run for run in collect([tmp_path]) if run.path.name == "a")
-    base = privacy.unprotected(private, collect([tmp_path]))
+    base = promises.unprotected(private, collect([tmp_path]))
     assert base is not None
     assert base.path.name == "d"
 
@@ -138,7 +140,7 @@ def test_without_a_run_to_compare_with_there_is_no_price(tmp_path: Path) -> None
 def test_seeds_are_only_as_good_as_the_weakest(tmp_path: Path) -> None:
     write(tmp_path / "a", "local", [paid(0.3, 0)], noise=1.0)
     write(tmp_path / "b", "local", [paid(0.3, 0)], noise=1.0, seed=1, leaks=["it leaks"])
-    (point,) = privacy.points(collect([tmp_path]))
+    (point,) = promises.points(collect([tmp_path]))
     assert point.verdict.line == "not DP: it leaks"
     assert "<svg" not in privacy.section(collect([tmp_path]), "accuracy", "last")
 

@@ -18,6 +18,7 @@ from communis.methods.fedapa import FedAPA
 from communis.results.compare import Finished, collect
 from communis.results.report import similarity
 from communis.results.report.page import render
+from communis.results.similarity import learning
 from tests.unit import folders, small
 from tests.unit.results.report.test_page import lines_of
 from tests.unit.results.report.test_report import Balanced, outside
@@ -269,7 +270,7 @@ def test_a_real_run(tmp_path: Path) -> None:
     assert outside(text) == []
     assert TITLE in text
     assert "nan" not in re.sub("<pre>.*?</pre>", "", text, flags=re.DOTALL)
-    found = similarity.learning(done)
+    found = learning(done)
     assert found.weights.sum(axis=1).to_numpy() == pytest.approx(np.ones(4))
     alike = found.alike(3).to_numpy()
     assert np.array_equal(alike, alike.T, equal_nan=True)

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from communis.exchange.wire import NOT_FINITE
-from communis.results.compare import grouped
+from communis.results.compare import grouped, mixed
 from communis.results.finished import Finished
-from communis.results.report.wording import attackers, span
+from communis.results.wording.numbers import span
 
 SETS = 4  # of attackers that are named at most
 NAMED = 12  # clients that are listed at most
@@ -32,7 +32,7 @@ def _diverged(runs: Sequence[Finished]) -> list[str]:
             for run in group
             for record in run.records
             for client, reason in record.refused
-            if NOT_FINITE in reason and client not in attackers(run)
+            if NOT_FINITE in reason and client not in run.attackers
         ]
         if not found:
             continue
@@ -51,7 +51,7 @@ def _attacks(runs: Sequence[Finished]) -> list[str]:
     """A line for every set of attackers; where there are many, one for all of them."""
     found: dict[tuple[str, int, tuple[int, ...]], list[int]] = {}
     for run in runs:
-        if who := tuple(attackers(run)):
+        if who := tuple(run.attackers):
             kind = str(run.config.get("attack", {}).get("kind", "attack"))
             found.setdefault((kind, len(run.clients), who), []).append(run.seed)
     if len(found) > SETS:
@@ -108,11 +108,6 @@ def _who(clients: Sequence[int]) -> str:
     if len(clients) > NAMED:
         return f"{len(clients)} clients"
     return f"client{'s' * (len(clients) > 1)} {', '.join(map(str, clients))}"
-
-
-def mixed(runs: Sequence[Finished]) -> bool:
-    """Whether clients of one fleet have different models."""
-    return any(len(set(run.models.values())) > 1 for run in runs)
 
 
 def listed(found: Sequence[object]) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from communis.core.pooled import is_pooled
 from communis.core.selection import Select
 from communis.results.cells import Selected
 from communis.results.compare import cells, grouped, known, metrics, ranking, scored
-from communis.results.correlation import Correlation
-from communis.results.estimate import FEWEST, TOO_FEW, Estimate
+from communis.results.estimate import FEWEST
 from communis.results.finished import Finished
+from communis.results.wording.numbers import (
+    number,
+    plain,
+    span,
+)
 
 CHOICES: Mapping[Select, str] = {
     "last": "last round",
@@ -19,8 +22,6 @@ CHOICES: Mapping[Select, str] = {
     "client": "own best",
     "tail": "last five",
 }
-JOINT = "\N{NO-BREAK SPACE}"  # between a number and its sign
-HUGE = 1e9  # a quantity that is no longer written out
 TOGETHER = (
     "A pooled macro f1 is no mean over clients, but that of one confusion of all their windows."
 )
@@ -85,15 +86,10 @@ def _sample(runs: Sequence[Finished]) -> str:
 
 def _clients(runs: Sequence[Finished], scored: Sequence[int]) -> str:
     """How many there are and, where some lie, how many were scored."""
-    if not any(map(attackers, runs)):
+    if not any(run.attackers for run in runs):
         return f"{span(scored)} clients"
     everybody = span([len(run.clients) for run in runs])
     return f"{everybody} clients ({span(scored)} scored, as the others attack)"
-
-
-def attackers(run: Finished) -> list[int]:
-    """Who attacks; nobody in old folders."""
-    return list(run.fleet.get("attackers", ()))
 
 
 def how_to_read(
@@ -114,7 +110,7 @@ def how_to_read(
         )
     else:
         text.append("Bytes are payload per client and round.")
-    if grid and len({tuple(attackers(run)) for run in runs if run.seed == runs[0].seed}) > 1:
+    if grid and len({tuple(run.attackers) for run in runs if run.seed == runs[0].seed}) > 1:
         text.append(
             "Cells differ in who attacks, so in who is scored; the report compares them on the "
             "same clients (Under attack)."
@@ -168,75 +164,6 @@ def _differences(best: Selected) -> str:
 
 def _s(found: Sequence[int]) -> str:
     return "s" if len(found) > 1 else ""
-
-
-def span(numbers: Sequence[int]) -> str:
-    low, high = min(numbers), max(numbers)
-    return str(low) if low == high else f"{low} to {high}"
-
-
-def plain(metric: str) -> str:
-    """A metric's name for people."""
-    name, _, view = metric.partition("@")
-    return f"{name.replace('_', ' ')} ({view})" if view else name.replace("_", " ")
-
-
-def number(estimate: Estimate, digits: int = 3) -> str:
-    if estimate.diverged:
-        return f"diverged in {estimate.diverged} of {estimate.seeds}"
-    if not math.isfinite(estimate.mean):
-        return "-"
-    spread = f" ± {estimate.spread:.{digits}f}" if math.isfinite(estimate.spread) else ""
-    return f"{estimate.mean:.{digits}f}{spread}"
-
-
-def sized(value: float) -> str:
-    """Three digits of a quantity of any size."""
-    if not math.isfinite(value):
-        return "-"
-    return f"{value:,.0f}" if 100 <= abs(value) < HUGE else f"{value:.3g}"
-
-
-def quantity(estimate: Estimate) -> str:
-    """A mean of any size with its spread, to the mean's last digit."""
-    if not math.isfinite(estimate.mean) or not math.isfinite(estimate.spread):
-        return sized(estimate.mean)
-    if not 1e-3 <= abs(estimate.mean) < HUGE:
-        return f"{sized(estimate.mean)} ± {sized(estimate.spread)}"
-    places = max(0, 2 - math.floor(math.log10(abs(estimate.mean))))
-    return f"{estimate.mean:,.{places}f} ± {estimate.spread:,.{places}f}"
-
-
-def versus(difference: Estimate, verdict: str) -> str:
-    """The paired difference to the best method, in words; without an interval where seeds are too
-    few for one that says anything."""
-    if not verdict:
-        return "best" if difference.seeds >= FEWEST else "best mean"
-    if not math.isfinite(difference.mean):
-        return verdict
-    if verdict == TOO_FEW or not math.isfinite(difference.half_width):
-        return f"{difference.mean:+.3f} ({verdict})"
-    return f"{difference.mean:+.3f} ± {difference.half_width:.3f}, {verdict}"
-
-
-def kilobytes(count: float) -> str:
-    return f"{count / 1000:,.1f}"
-
-
-def count(value: float) -> str:
-    return f"{value:,.0f}" if math.isfinite(value) else "-"
-
-
-def ratio(value: float, base: float) -> str:
-    return f"{value / base:.2f} x" if base > 0 and math.isfinite(value / base) else "-"
-
-
-def correlated(found: Correlation) -> list[str]:
-    """rho and p."""
-    if not math.isfinite(found.rho):
-        return ["-", "-"]
-    p = "-" if math.isnan(found.p) else "< 0.001" if found.p < 0.001 else f"{found.p:.3f}"
-    return [f"{found.rho:+.2f}", p]
 
 
 def default_metric(runs: Sequence[Finished]) -> str:

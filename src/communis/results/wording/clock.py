@@ -9,8 +9,8 @@ from communis.core.metrics import better
 from communis.results.compare import BASE
 from communis.results.estimate import Estimate
 from communis.results.finished import Finished
-from communis.results.report.wording import number, plain, quantity, sized
 from communis.results.timing import STEP, Clocked, Reach, Timing
+from communis.results.wording.numbers import number, plain, quantity, sized
 
 Columns = Mapping[str, Callable[[Clocked], str]]
 
