@@ -243,9 +243,7 @@ class Run:
         scores, unscored = self._evaluate(round, since, servers, cohort, diverged)
         refused += unscored
         if self.plan.compares(evaluated=bool(scores)):
-            of_honest = {
-                i: up.payload for i, up in received.items() if i not in self._attackers
-            }
+            of_honest = {i: up.payload for i, up in received.items() if i not in self._attackers}
             round_log.compare(self.servers, of_honest)
         spent = round_log.spent(self._clock, ledger)
         no_cost = 0.0 if self._clock else math.nan
