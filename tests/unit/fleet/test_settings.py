@@ -404,7 +404,7 @@ def test_a_round_in_which_nobody_is_online_changes_nothing() -> None:
             "the embedding size of cnn_attention follows",
         ),
         ({"models": ("large_convnet4",), "embedding": 63}, "large_convnet4 needs an even number"),
-        ({"models": ("sglt",), "embedding": 30}, "heads = 4 cannot share out an embedding of 30"),
+        ({"models": ("sglt",), "embedding": 30}, "heads = 4 does not divide an embedding of 30"),
         ({"sglt": Sglt(tau=0.1)}, "sglt: tau would change nothing in cnn; .* it: sglt, sglt_paper"),
         (
             {"models": ("gat", "cnn"), "sglt": Sglt(gate="hard", knn=3)},

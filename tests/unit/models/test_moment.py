@@ -326,7 +326,7 @@ def test_other_tensors_are_refused(tmp_path: Path) -> None:
     key = "encoder.block.1.layer.1.DenseReluDense.wo.weight"
     whole = held.pop(key)
     save_file(held, file)
-    with pytest.raises(CommunisError, match=rf"{key} is missing, .* asks for \(16, 24\)"):
+    with pytest.raises(CommunisError, match=rf"{key} is missing, .* requires \(16, 24\)"):
         load(str(file), PLAIN)
     save_file(held | {key: whole[:, 1:].contiguous()}, file)
     with pytest.raises(CommunisError, match=rf"{key} has the shape \(16, 23\), .*\(16, 24\)"):

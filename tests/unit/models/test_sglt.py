@@ -69,9 +69,9 @@ def by_head(made: SgltLayer, x: Tensor) -> list[Tensor]:
         ({"operator_std": -0.1}, "operator_std must be at least 0"),
         ({"tau": -0.1}, "tau must be at least 0"),
         ({"tau": float("nan")}, "tau must be at least 0"),
-        ({"tau": 1.0}, "relative = true takes shares of it, below 1"),
+        ({"tau": 1.0}, "with relative = true, tau is a share of it, below 1"),
         ({"beta": 0.0}, 'beta must be positive, got 0.0; gate = "hard" has none'),
-        ({"ema": 1.0}, "ema is a share from 0 to below 1"),
+        ({"ema": 1.0}, "ema must be a share from 0 to below 1"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, Any], said: str) -> None:
@@ -81,9 +81,9 @@ def test_settings_that_cannot_be(settings: dict[str, Any], said: str) -> None:
 
 def test_settings_that_do_not_fit_the_embedding() -> None:
     assert Sglt(relative=False, tau=3.0).tau == 3
-    with pytest.raises(CommunisError, match="heads = 5 cannot share out an embedding of 12"):
+    with pytest.raises(CommunisError, match="heads = 5 does not divide an embedding of 12"):
         SgltLayer(12, Sglt(heads=5))
-    with pytest.raises(CommunisError, match=r"operator_rank = 11 .* 10 x 12 .* at most 10"):
+    with pytest.raises(CommunisError, match=r"operator_rank = 11 .* 10 x 12: choose at most 10"):
         SgltLayer(12, Sglt(heads=3, features=10, operator="factored", operator_rank=11))
 
 

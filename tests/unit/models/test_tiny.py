@@ -216,7 +216,9 @@ def test_a_model_without_its_weights_says_how_to_get_them() -> None:
         with pytest.raises(CommunisError, match=f"{name} needs pretrained weights"):
             ZOO[name].build({"a": (3, 20)}, 3)
     assert not ZOO["lite"].pretrained
-    with pytest.raises(CommunisError, match=r"weights: none of the models \(cnn, lite\) needs any"):
+    with pytest.raises(
+        CommunisError, match=r"weights: none of the models \(cnn, lite\) uses pretrained weights"
+    ):
         FleetConfig(models=("cnn", "lite"), weights="random")
 
 

@@ -93,7 +93,7 @@ import multiprocessing, os, signal, struct
 from communis.run.backends.inprocess import _serve
 context = multiprocessing.get_context("fork")
 ours, theirs = context.Pipe()
-worker = context.Process(target=_serve, args=(theirs, (), "", os.getpid()))
+worker = context.Process(target=_serve, args=(theirs, (), ""))
 worker.start()
 ours.recv()
 os.write(ours.fileno(), struct.pack("!i", 20_000))

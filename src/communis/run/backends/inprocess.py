@@ -12,8 +12,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import sys
-import time
 import traceback
 import warnings
 from collections import deque
@@ -44,7 +42,6 @@ from communis.run.backends.machine import (
 )
 
 SMALL = 32_768  # bytes; shorter messages go through the pipe itself
-PATIENCE = 2.0  # seconds between two checks of a worker whether its parent is alive
 
 
 class WorkerError(CommunisError):
@@ -205,7 +202,7 @@ class _Worker:
         forked = self._context.get_start_method() == "fork"
         job = self._job if forked else None
         self._process = self._context.Process(
-            target=_serve, args=(theirs, job, self._outbox, os.getpid()), daemon=True
+            target=_serve, args=(theirs, job, self._outbox), daemon=True
         )
         with warnings.catch_warnings():
             # Newer Pythons warn of any fork beside a thread; the only other thread is a progress
@@ -281,12 +278,11 @@ class _Worker:
         self.pipe.close()
 
 
-def _serve(pipe: Connection, job: tuple[Any, ...] | None, outbox: str, parent: int) -> None:
+def _serve(pipe: Connection, job: tuple[Any, ...] | None, outbox: str) -> None:
     """Runs the loop of a worker. A job that is None comes through the pipe. Ctrl-C and SIGTERM
     reach the whole group of processes; the worker ignores them, because the parent finishes the
     round and then stops its workers. If the parent was killed, the worker ends too."""
-    if sys.platform != "win32":  # there, the pipe breaks
-        Thread(target=_end_with, args=(parent,), daemon=True).start()
+    Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     torch.set_num_threads(1)
@@ -317,13 +313,14 @@ def _serve(pipe: Connection, job: tuple[Any, ...] | None, outbox: str, parent: i
             pipe.send((None, b"", traceback.format_exc()))
 
 
-def _end_with(parent: int) -> None:
-    """Ends this process soon after its parent has ended. A thread has to watch: other workers hold
-    the parent's end of the pipe open, so that reading a message of which the parent sent only a
-    part would never return."""
-    while os.getppid() == parent:
-        time.sleep(PATIENCE)
-    os._exit(1)
+def _end_with_parent() -> None:
+    """Ends this process when its parent has ended. A thread has to wait for that: forked workers
+    hold the parent's end of the pipe open, so that reading a message of which the parent sent only
+    a part would never return."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _fetch(letter: bytes | str) -> bytes:

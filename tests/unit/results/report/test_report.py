@@ -277,7 +277,7 @@ def test_uncertainty_against_scores(grid: Path) -> None:
     assert [line[0] for line in each[1:]] == ["0", "1", "2", "3", "4", "5"]
     assert {line[1] for line in each[1:]} == {"12"}
     few = uncertainty.section([run for run in runs if run.place == "H severe, I severe"])
-    assert "No client has 4 found" in few
+    assert "No client has 4 points" in few
     assert uncertainty.section([run for run in runs if run.method == "fedavg"]) == ""
 
 
