@@ -4,7 +4,9 @@ For the small channel counts of sensor windows, general convolution kernels spen
 time on layout and on pooling indices. Here a batch is one long padded sequence in channels-last
 layout, so that every tap of the kernel is a plain matrix product on a shifted view.
 Pooling picks the larger of two neighbours, and its gradient follows the sign of their difference.
-benchmarks/speed measures the gain. The gradient cannot be differentiated again.
+The same is also written in C (kernels/convpool.c), which is used where it is built, for single
+precision on a CPU. benchmarks/speed measures the gain of both. The gradient cannot be
+differentiated again.
 """
 
 from __future__ import annotations
@@ -14,6 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+
+from communis.models.kernels import library
 
 NARROW = 16  # with fewer input channels, one product on unfolded rows is faster than one per tap
 _gate = torch.ops.aten.threshold_backward  # gradient where the second argument is positive, else 0
@@ -37,8 +42,40 @@ class ConvPool(nn.Module):
         nn.init.uniform_(self.bias, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = _ConvPool.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        kernel = library.chosen()
+        out: Tensor
+        if kernel is not None and _suits_kernel(x, self.weight, self.bias):
+            out = _InC.apply(x, self.weight, self.bias, kernel)  # type: ignore[no-untyped-call]
+        else:
+            out = _ConvPool.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return out
+
+
+def _suits_kernel(*tensors: Tensor) -> bool:
+    """Whether these are non-empty tensors in single precision on a CPU, and nobody watches the
+    operations of torch, as the counter of FLOPs does: it would not see the kernel's."""
+    if is_in_torch_dispatch_mode():
+        return False
+    return all(t.is_cpu and t.dtype == torch.float32 and t.numel() > 0 for t in tensors)
+
+
+class _InC(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, kernel: library.Kernel
+    ) -> Tensor:
+        weight = weight.contiguous()
+        out, choice = kernel.forward(x, weight, bias.contiguous())
+        ctx.save_for_backward(x, weight, choice)
+        ctx.kernel = kernel
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, choice = ctx.saved_tensors
+        wanted = ctx.needs_input_grad[:2]
+        return *ctx.kernel.backward(x, weight, choice, gradient, wanted), None
 
 
 class _ConvPool(torch.autograd.Function):

@@ -258,7 +258,7 @@ PURPOSE: Mapping[str, str] = {
     "gru": "a recurrent layer over every second step of time",
     "transformer": "self-attention over patches of eight steps of time",
     "cnn_attention": "cnn whose sensors are weighed by attention instead of by blocks",
-    "tpn": "long kernels over time and attention over sensors, as in FedDuet",
+    "tpn": "long kernels over time and attention over sensors, as in FedDUET",
     "tpn_mini": "tpn with short kernels, for slow sampling and small machines",
     "lite": "two strided convolutions over time, without BatchNorm: RELIEF's CNN",
     "wide": "lite with a million parameters that keeps eight steps of time",

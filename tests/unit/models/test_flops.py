@@ -272,6 +272,7 @@ def test_an_interrupted_count_leaves_no_trace_either() -> None:
     assert torch.equal(before, model.encoders["a"].norm1.running_mean)
 
 
+@pytest.mark.slow
 def test_a_cost_is_counted_once_per_model_and_key() -> None:
     meter, calls = Meter(), []
 
@@ -320,6 +321,7 @@ TABLE_II = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLE_II)
 def test_fedapa_s_table_ii_counts_elementwise_work(name: str) -> None:
     """Per value: BatchNorm 2, ReLU 1, pooling 1; biases nothing. To the FLOP."""

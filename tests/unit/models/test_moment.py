@@ -158,6 +158,7 @@ def a_network() -> Network:
     return model
 
 
+@pytest.mark.slow
 @needs_extra
 def test_only_adapters_train_travel_and_group_by_block() -> None:
     model = a_network()
