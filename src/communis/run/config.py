@@ -39,7 +39,7 @@ import tomli_w
 from communis.core import memory
 from communis.core.errors import CommunisError
 from communis.core.plugins import find, names, nearest, trust_asked
-from communis.core.reductions.rules import RobustConfig
+from communis.core.reductions.settings import RobustConfig
 from communis.core.selection import Select
 from communis.core.settings import SchemaError, build, plain, refuse_strange, shown, table_of
 from communis.core.streams import Streams
@@ -52,8 +52,8 @@ from communis.fleet.device import ClockConfig
 from communis.fleet.fleet import AnyMethod, Fleet
 from communis.fleet.partition.settings import Partition
 from communis.fleet.settings import FleetConfig
+from communis.run import early, reading
 from communis.run import grid as grids
-from communis.run import reading
 from communis.run.grid import Table
 from communis.run.plan import Plan
 
@@ -94,10 +94,7 @@ class Config:
     def __post_init__(self) -> None:
         if self.grid:
             raise SchemaError("grid: a single configuration is expected here")
-        self._check_folder_names()
-        for key, lowest in {"seed": self.seed, "target": min(self.target, default=0)}.items():
-            if lowest < 0:
-                raise SchemaError(f"{key}: must be at least 0, got {lowest}")
+        early.check_labels(table_of(self))
         self._check_tables()
         self.make_method()
         self.make_source()
@@ -107,24 +104,12 @@ class Config:
         for name in (*self.variants, *self.compare):
             self.under(name)
 
-    def _check_folder_names(self) -> None:
-        """Refuses names that a folder of the run cannot have."""
-        folders = {"name": self.name}
-        if self.variant:
-            folders["variant"] = self.variant
-        folders |= {f"cell.{axis}": level for axis, level in self.cell.items()}
-        folders |= {f"variants.{name}": name for name in self.variants}
-        for key, name in folders.items():
-            if not usable_name(name):
-                raise SchemaError(f"{key}: {shown(name)} cannot be the name of a folder")
-
     def _check_tables(self) -> None:
         """Refuses tables of methods and data without a name or with settings that do not fit."""
         named = {"data": self.data, "method": self.method}
         named |= {f"variants.{name}": settings for name, settings in self.variants.items()}
         for key, table in named.items():
-            if not isinstance(table.get("name"), str):
-                raise SchemaError(f"missing key {key}.name")
+            early.refuse_nameless(table, key)
         for name, settings in self.methods.items():
             if not isinstance(settings, Mapping):
                 raise SchemaError(f"methods.{name}: expected a table, got {shown(settings)}")
@@ -141,11 +126,7 @@ class Config:
 
     def under(self, name: str) -> Config:
         """Returns the configuration of a single run with this method or variant."""
-        known = [*names("methods"), *self.variants]
-        if ":" not in name and name not in known:
-            raise SchemaError(
-                f"no method {name!r}{nearest(name, known)}; there are {', '.join(known)}"
-            )
+        early.refuse_unknown_method(name, self.variants)
         variant = name if name in self.variants else ""
         own: Table = {"method": self._method(name), "variant": variant}
         try:
@@ -271,26 +252,11 @@ def bare(data: Table, overrides: Sequence[str] = ()) -> Config:
     return _built({"": table})[""]
 
 
-def usable_name(name: str) -> bool:
-    """Returns whether a folder can have this name on every system."""
-    if name in ("", ".", ".."):
-        return False
-    return all(c.isprintable() and c not in '/\\:*?"<>|' for c in name)
-
-
 def _built(tables: Mapping[str, Table]) -> dict[str, Config]:
-    """Returns the configuration of every cell. A refusal names the cell, unless all cells are
-    refused for the same reason."""
-    configs: dict[str, Config] = {}
-    refusals: dict[str, str] = {}
-    for name, table in tables.items():
-        target = table.get("target", ())
-        targets = target if isinstance(target, list | tuple) else [target]
-        try:
-            configs[name] = build(Config, {**table, "target": targets}, "")
-        except CommunisError as error:
-            refusals[name] = str(error)
-    everywhere = not configs and len(set(refusals.values())) == 1
-    for name, why in refusals.items():
-        raise SchemaError(why if everywhere else f"cell {name}: {why}")
-    return configs
+    """Returns the configuration of every cell."""
+    return early.each_cell(tables, _single)
+
+
+def _single(table: Table) -> Config:
+    config: Config = build(Config, table, "")
+    return config

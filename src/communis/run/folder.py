@@ -6,19 +6,19 @@
     availability.parquet the intervals in which sensors were missing, drawn or read from the data
     privacy.json         the fields that left the clients, and how they were protected
     records.jsonl        one RoundRecord per line
-    scores/*.parquet     per evaluated round: client x split x modality subset x metric x class
-    links/*.parquet      bytes per link and direction, per round
-    clock/*.parquet      seconds and joules of each client, per round, if devices are known
-    log/*.parquet        diagnostics of clients and server (-1), per round
-    pairs/*.parquet      cosine similarity of clients' updates, if run.pairs is set
+    scores.arrows        per evaluated round: client x split x modality subset x metric x class
+    links.arrows         bytes per link and direction, per round
+    clock.arrows         seconds and joules of each client, per round, if devices are known
+    log.arrows           diagnostics of clients and server (-1), per round
+    pairs.arrows         cosine similarity of clients' updates, if run.pairs is set
     checkpoint.safetensors   server state, and the rounds of the client states that belong to it
     previous.safetensors     the checkpoint before, used if the last one is damaged
     clients/             private client states (on a real device they stay on the device)
 
 A checkpoint is put in place only when everything that it relies on is safe from a crash and from a
 power cut (disk.py). Checkpoints, private states, JSON files and records contain a digest of their
-content, tables a checksum per page. A record names the tables of its round, and fleet.json holds
-the digest of the trace in availability.parquet.
+content. A record holds the digest of what its round appended to each table, and fleet.json that of
+the trace in availability.parquet.
 """
 
 from __future__ import annotations
@@ -45,18 +45,19 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from communis.core import disk
+from communis.core import diagnostics, disk
 from communis.core.claim import Claim
 from communis.core.disk import DamagedError
 from communis.core.errors import CommunisError
 from communis.core.finite import strict
-from communis.exchange.messages import RoundRecord
+from communis.exchange.messages import Block, RoundRecord
 from communis.fleet.clients import FleetClients
 from communis.fleet.gaps import kept_trace
+from communis.models.kernels import library
 from communis.run import tables
 from communis.run.backends.executor import StateStore
 
-FORMAT = "3"
+FORMAT = "4"
 RECORDS = "records.jsonl"
 STATES = "clients"  # the tensor of a checkpoint that names the private states belonging to it
 log = logging.getLogger("communis")
@@ -87,6 +88,10 @@ class _ForeignError(DamagedError):
     """A checkpoint of another experiment."""
 
 
+class _OlderError(CommunisError):
+    """A record of a version whose tables had a file per round."""
+
+
 class RunFolder:
     """Reads and writes the folder of a run. Reading needs only the path; writing needs `open`,
     which locks the folder."""
@@ -101,6 +106,7 @@ class RunFolder:
             ) from None
         self.path = path
         self._claim: Claim | None = None
+        self._ends: dict[str, int] | None = None  # where recorded blocks end, by table
 
     @cached_property
     def experiment(self) -> str:
@@ -110,11 +116,31 @@ class RunFolder:
         path = self.path / "fleet.json"
         if not path.exists() and not self._records.exists():  # the run has not begun
             return ""
-        return str(disk.read_json(path).get("experiment", ""))
+        return str(self.fleet().get("experiment", ""))
+
+    def fleet(self) -> dict[str, Any]:
+        """Returns the content of fleet.json."""
+        return disk.read_json(self.path / "fleet.json", mark="experiment")
 
     def open(self) -> None:
         """Creates the folder and locks it against other writers."""
         self._claim = self._claim or Claim(self.path)
+        try:
+            self._refuse_links()
+        except CommunisError:
+            self.close()
+            raise
+
+    def _refuse_links(self) -> None:
+        """Refuses links where a run writes and removes files, because these would lie elsewhere.
+        The folder may be somebody else's. Links in place of other files are replaced."""
+        for name in (RECORDS, STATES, *tables.SCHEMAS):
+            path = self.path / name
+            if path.is_symlink():
+                raise CommunisError(
+                    f"{path}: is a link, and a run writes and removes files in its own folder "
+                    "only; put what it leads to in its place"
+                )
 
     def close(self) -> None:
         """Gives up the lock."""
@@ -125,6 +151,11 @@ class RunFolder:
     def remove(self) -> None:
         """Deletes the folder; refused while another process uses it. The folder is renamed first,
         because another process could lock a folder that is half deleted."""
+        if self.path.is_symlink():
+            raise CommunisError(
+                f"{self.path}: is a link, so its results are not removed; remove the link, or "
+                "choose another folder"
+            )
         self.open()
         aside = self.path.with_name(f".{self.path.name}.removed")
         try:
@@ -170,9 +201,17 @@ class RunFolder:
         disk.write_json(self.path / "privacy.json", about, self._owner)
 
     def accounted(self) -> dict[str, Any]:
-        """Returns the content of privacy.json; empty in folders of older versions."""
+        """Returns the content of privacy.json; empty in folders of older versions, and before a
+        run has begun."""
         path = self.path / "privacy.json"
-        return disk.read_json(path, self._owner) if path.exists() else {}
+        if path.exists():
+            return disk.read_json(path, self._owner)
+        if self._owner and self._records.exists():
+            raise DamagedError(
+                f"{path}: is gone, so what left the clients is not known; put back a copy, or run "
+                "it again"
+            )
+        return {}
 
     def environment(self) -> dict[str, Any]:
         """Returns the versions and the machine that the run began with."""
@@ -180,12 +219,16 @@ class RunFolder:
 
     def record(self, record: RoundRecord, rows: Mapping[str, Sequence[Any]]) -> None:
         """Writes the record and the tables of a round. rows: the rows of each table, by name."""
-        digests = {}
+        if self._ends is None:
+            self._ends = tables.ends(self.records())
+        blocks = {}
         for name, rows_of_table in rows.items():
             if rows_of_table:
-                digests[name] = tables.write(self.path / name, name, record.round, rows_of_table)
+                end = self._ends.get(name, 0)
+                blocks[name] = tables.append(self.path, name, record.round, rows_of_table, end)
         # The record comes last: a round with a record is complete.
-        disk.append(self._records, self._line(replace(record, tables=digests)))
+        disk.append(self._records, self._line(replace(record, tables=blocks)))
+        self._ends |= {name: block.end for name, block in blocks.items()}
 
     def _line(self, record: RoundRecord) -> str:
         """Returns a record as a line of JSON with its digest."""
@@ -205,11 +248,11 @@ class RunFolder:
             disk.move(self._checkpoint, self._previous)
         disk.replace_file(self._checkpoint, _packed(checkpoint))
 
-    def load(self, experiment: str) -> list[Checkpoint]:
+    def load(self, experiment: str, every: int = 1) -> list[Checkpoint]:
         """Returns the checkpoints that can be continued, the last one first; empty if there is
-        none. Removes everything that was written after the last one. If the last checkpoint is
+        none yet. Removes everything that was written after the last one. If the last checkpoint is
         damaged, the one before it takes its place, and the rounds between are repeated with the
-        same results."""
+        same results. every: the number of rounds between two checkpoints."""
         checkpoints: list[Checkpoint] = []
         damage: list[str] = []
         foreign = False
@@ -234,6 +277,8 @@ class RunFolder:
             )
         if damage and not checkpoints:
             raise DamagedError(f"{'; '.join(damage)}; begin anew in another folder")
+        if not checkpoints:
+            self._refuse_lost_checkpoint(every)
         for text in damage:
             what = text.partition("; ")[0]  # the rest is advice for when nothing can be continued
             log.warning("%s; going on from round %d", what, checkpoints[0].round)
@@ -241,6 +286,18 @@ class RunFolder:
             disk.replace_file(self._checkpoint, _packed(checkpoints[0]))
         self._forget_after(checkpoints[0].round if checkpoints else 0)
         return checkpoints
+
+    def _refuse_lost_checkpoint(self, every: int) -> None:
+        """Refuses records of more rounds than there can be without a checkpoint: to begin anew
+        would remove them."""
+        if not self._records.exists():
+            return
+        done = len(self._records.read_bytes().splitlines())
+        if done > every:
+            raise DamagedError(
+                f"{self._checkpoint}: is gone, though there are records of {done} rounds; put back "
+                f"a copy, or begin anew in another folder (or here, without {RECORDS})"
+            )
 
     def _check_states(self, checkpoint: Checkpoint, since: Tensor) -> None:
         """Reads the private states that are newer than those of an earlier checkpoint; raises
@@ -255,7 +312,16 @@ class RunFolder:
         if checkpoint.experiment != experiment:
             raise _ForeignError(f"{path} is a checkpoint of another experiment")
         self._refuse_lost(self.records(checkpoint.round), checkpoint.round)
+        self._refuse_lost_states(checkpoint)
         return checkpoint
+
+    def _refuse_lost_states(self, checkpoint: Checkpoint) -> None:
+        """Refuses a checkpoint whose private states are gone, such as an older one that somebody
+        has put back. What they hold is checked where they are read."""
+        store = StateStore(self.clients, checkpoint.experiment)
+        for client, round in enumerate(checkpoint.states.tolist()):
+            if round >= 0 and not store.path(client, round).exists():
+                store.read(client, round)  # says what is lost
 
     def complete_records(self) -> list[RoundRecord]:
         """Returns all records. Refuses a folder in which a record up to the last checkpoint, or a
@@ -279,15 +345,7 @@ class RunFolder:
 
     def _refuse_lost_tables(self, records: Sequence[RoundRecord]) -> None:
         for name in tables.SCHEMAS:
-            present = tables.files(self.path, name)
-            named = [record.round for record in records if name in (record.tables or ())]
-            lost = [round for round in named if round not in present]
-            if lost:
-                raise DamagedError(
-                    f"{tables.file(self.path, name, lost[0])}: is gone, though the record of round "
-                    f"{lost[0]} names it ({len(lost)} such files in all), so that results would be "
-                    "incomplete; put back a copy, or run it again"
-                )
+            tables.check_length(self.path, name, records)
 
     def saved(self) -> int:
         """Returns the round of the last checkpoint without reading its tensors; 0 if there is
@@ -310,7 +368,8 @@ class RunFolder:
 
     def paid(self) -> list[int]:
         """The rounds of which the log says what they cost in privacy."""
-        table = self.log(pc.field("name").isin(["privacy/mu", "privacy/z"]))
+        names = [diagnostics.PRIVACY_MU.name, diagnostics.PRIVACY_Z.name]
+        table = self.log(pc.field("name").isin(names))
         found: list[int] = pc.unique(table["round"]).to_pylist()
         return sorted(found)
 
@@ -323,10 +382,16 @@ class RunFolder:
             return records
         lines = self._records.read_bytes().splitlines()
         for number, line in enumerate(lines, 1):
-            if until is not None and records and records[-1].round >= until:
+            last = records[-1].round if records else 0
+            if until is not None and last >= until:
                 break
             try:
                 records.append(_record(line, self._owner))
+            except _OlderError:
+                raise CommunisError(
+                    f"{self._records}: was written by a version before format {FORMAT}, whose "
+                    "tables have a file per round: read it with that version, or run it again"
+                ) from None
             except _UNREADABLE as error:
                 if number == len(lines):
                     break
@@ -370,18 +435,17 @@ class RunFolder:
     def _forget_after(self, round: int) -> None:
         """Removes everything that belongs to later rounds, and files that were only half
         written."""
+        records = self.records(round)
         if self._records.exists():
-            kept = "".join(self._line(record) for record in self.records(round)).encode()
+            kept = "".join(self._line(record) for record in records).encode()
             if kept != self._records.read_bytes():
                 disk.replace_file(self._records, kept)
         for partial in self.path.glob("*.partial"):
             disk.remove(partial)
+        self._refuse_lost_tables(records)
+        self._ends = tables.ends(records)
         for name in tables.SCHEMAS:
-            for path in (self.path / name).glob("*.parquet.partial"):
-                disk.remove(path)
-            for later, path in tables.files(self.path, name).items():
-                if later > round:
-                    disk.remove(path)
+            tables.cut(self.path, name, self._ends.get(name, 0))
 
 
 def _packed(checkpoint: Checkpoint) -> bytes:
@@ -432,17 +496,27 @@ def _record(line: bytes, owner: str) -> RoundRecord:
     """Reads a line that `RunFolder._line` wrote for this owner."""
     table = json.loads(line.decode("utf-8"))
     raw = disk.without_digest(table, RECORDS + owner, required=bool(owner))
-    tables_of_round = raw.get("tables")
-    if isinstance(tables_of_round, list):  # older versions recorded names without digests
-        raw["tables"] = {str(name): "" for name in tables_of_round}
-    elif tables_of_round is not None:
-        raw["tables"] = {str(name): str(digest) for name, digest in tables_of_round.items()}
+    raw["tables"] = _blocks(raw.get("tables"))
     raw["cohort"] = tuple(raw["cohort"])
     raw["refused"] = tuple((client, why) for client, why in raw["refused"])
     for key in _MAY_BE_NAN:
         raw[key] = _number(raw.get(key))
     raw["scores"] = {key: _number(value) for key, value in raw["scores"].items()}
     return RoundRecord(**raw)
+
+
+def _blocks(found: Any) -> dict[str, Block]:
+    """Reads where the rows of a round lie, as a record has it."""
+    if not isinstance(found, dict) or any(isinstance(block, str) for block in found.values()):
+        raise _OlderError
+    blocks = {}
+    for name, block in found.items():
+        start = block["start"]
+        length = block["length"]
+        if type(start) is not int or type(length) is not int or start < 0 or length < 0:
+            raise ValueError(f"tables.{name}: a block at {start} of length {length}")
+        blocks[str(name)] = Block(start, length, str(block["digest"]))
+    return blocks
 
 
 def _ranges(rounds: Sequence[int]) -> str:
@@ -471,6 +545,7 @@ def environment() -> dict[str, Any]:
         "processor": platform.machine(),
         "cores": os.cpu_count(),
         "torch_cpu": torch.backends.cpu.get_cpu_capability(),
+        "convolution": library.description(),
         "versions": versions,
     }
 

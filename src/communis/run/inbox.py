@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from communis.core import diagnostics
 from communis.core.contract import Card, UpMessage
 from communis.core.errors import CommunisError, readable
 from communis.exchange import wire
@@ -38,7 +39,7 @@ class Inbox:
         *_, kind = wire.payload_types(type(self.method))
         for answer in answers:
             card = self.cards[answer.client]
-            self.losses[card.id] = answer.log.get("loss", math.nan)
+            self.losses[card.id] = answer.log.get(diagnostics.LOSS.name, math.nan)
             self.refused += answer.failures
             if answer.log or not answer.failure:  # a process that died left no log
                 diary.hear(answer)
@@ -66,7 +67,9 @@ class Inbox:
                 self.refused.append((card.id, readable(why)))
             ledger.up(card.id, wire.Message(answer.up, payload))
 
-    def loss(self, honest: Sequence[Card]) -> float:
-        """The mean training loss of these clients, by samples. Not sent: a simulation's look."""
-        there = [card for card in honest if card.id in self.losses]
+    def loss(self, cards: Sequence[Card], attackers: Collection[int]) -> float:
+        """The mean training loss of the honest clients, by samples. Not sent: a simulation's look.
+        cards: with the true numbers of samples, which privacy may hide from the server."""
+        honest = [client for client in sorted(self.losses) if client not in attackers]
+        there = [cards[client] for client in honest]
         return weighted_mean([(self.losses[card.id], card.samples) for card in there])

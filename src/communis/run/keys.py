@@ -16,6 +16,9 @@ from communis.core.settings import SchemaError, at
 
 Schema = Mapping[str, Any]
 FILE = resources.files("communis.run") / "configuration.schema.json"
+NAMED = {"data": "data", "method": "methods"}  # tables whose keys depend on their name -> plug-ins
+# Keys at the top that a run writes into its folder, and that no file of a user has.
+OF_RUNS = ("cell", "levels", "variant")
 WORDS = {
     "integer": "whole number",
     "number": "number",
@@ -66,6 +69,12 @@ def settings(table: Schema) -> dict[str, Schema]:
     }
 
 
+def top() -> Schema:
+    """Returns the table of the keys at the top of a file."""
+    properties = schema()["properties"]
+    return {"properties": {key: value for key, value in properties.items() if key not in OF_RUNS}}
+
+
 def tables(table: Schema, where: str = "") -> Iterator[tuple[str, Schema]]:
     """Yields the tables within a table with their dotted keys, the outer ones first."""
     for key, value in table["properties"].items():
@@ -105,7 +114,7 @@ def toml(value: Any) -> str:
 @cache
 def paths() -> dict[str, list[str]]:
     """Returns the full keys of a configuration by their last word: rounds -> run.rounds."""
-    full_keys = {key: [key] for key in schema()["properties"]}
+    full_keys = {key: [key] for key in top()["properties"]}
     for where, table in tables(schema()):
         if "items" not in table:
             for key in settings(table):
@@ -137,7 +146,8 @@ def _refuse_unknown(table: Mapping[str, Any], known: Schema, where: str) -> None
         if closed and key not in keys:
             near = nearest(key, list(keys)) if where and key not in paths() else ""
             hint = near or elsewhere(key)
-            raise SchemaError(f"unknown key {at(where, key)}{hint}; there are {', '.join(keys)}")
+            listed = keys if where else top()["properties"]
+            raise SchemaError(f"unknown key {at(where, key)}{hint}; there are {', '.join(listed)}")
         if isinstance(value, Mapping):
             _refuse_unknown(value, _followed(keys.get(key, {}), value), at(where, key))
 

@@ -29,14 +29,13 @@ from communis.exchange.messages import (
     Ask,
     Backend,
     RoundRecord,
-    Scored,
+    ScoreColumns,
     Topology,
     not_finite,
-    unknown,
 )
 from communis.exchange.privacy.settings import PrivacyConfig
 from communis.fleet.fleet import AnyMethod, Fleet
-from communis.run.backends.inprocess import InProcess
+from communis.run.backends.choice import backend_of
 from communis.run.folder import STATES, Checkpoint, RunFolder
 from communis.run.identity import digest
 from communis.run.inbox import Inbox
@@ -101,15 +100,12 @@ class Run:
         self.folder.open()
         try:
             self._saved = self._begin(config)
-            self.backend = backend or InProcess(
+            self.backend = backend or backend_of(
+                self.plan,
                 self._fleet,
                 self.folder.clients,
-                workers=self.plan.workers,
-                device=self.plan.device,
-                subsets=self.plan.eval_subsets,
-                start_method=self.plan.start_method,
-                guard=self._privacy.guard,
-                experiment=self._experiment,
+                self._privacy.guard,
+                self._experiment,
             )
             self._commit()
         except BaseException:  # otherwise the folder stays locked while the error is referenced
@@ -124,14 +120,19 @@ class Run:
             topology = self.topology.describe(len(self._fleet.fleet))
             about = {"topology": topology, **self._evaluation()}
             self.folder.describe(config, self._fleet, self._experiment, about)
-        self.folder.account(self._privacy.account())
+        self._account()
         return saved
+
+    def _account(self, ended: int = 0) -> None:
+        """Writes what left the clients, and how it was protected."""
+        self.folder.account(self._privacy.account(ended))
+        self._privacy.written()
 
     def __iter__(self) -> Iterator[RoundRecord]:
         while self.round < self.plan.rounds and not self._privacy.over(self.round + 1):
             yield self._next()
         if self.spent:
-            self.folder.account(self._privacy.account(ended=self.round))
+            self._account(ended=self.round)
         self.save()
 
     def __enter__(self) -> Run:
@@ -210,6 +211,7 @@ class Run:
         ledger = Ledger(topology, aggregators, cohort)
         round_log = RoundLog(self.method, self.cards)
         since = self._since.copy()
+        self._privacy.begin_round()
 
         if self.method.needs.raw_data:
             ledger.pool(cohort[0], self._fleet.fleet.training_bytes() if round == 1 else {})
@@ -252,16 +254,16 @@ class Run:
         attack_distance = self._aggregation.moved(
             self.servers, servers, heard, received, attacking, round
         )
-        privacy_costs = self._privacy.spend(cohort, round)
+        privacy_costs = self._privacy.costs(cohort, round)
         if self.method.needs.exchange and self._privacy.see(inbox.sent, inbox.sound):
-            self.folder.account(self._privacy.account())
+            self._account()
 
         tables: dict[str, Sequence[Any]] = {"links": ledger.links, "scores": scores, "clock": spent}
         tables |= round_log.rows(honest, privacy_costs)
         record = RoundRecord(
             round=round,
             cohort=tuple(cohort),
-            loss=inbox.loss([card for card in self.cards if card.id not in self._attackers]),
+            loss=inbox.loss(self.cards, self._attackers),
             bytes_down=ledger.bytes_down,
             bytes_up=ledger.bytes_up,
             bytes_framing=ledger.bytes_framing,
@@ -276,6 +278,7 @@ class Run:
             scores=summary(scores),
         )
         self.folder.record(record, tables)
+        self._privacy.pay(cohort, round)
         self.round = round
         self.servers = servers
         self._since = since
@@ -293,7 +296,8 @@ class Run:
         online = np.ones(len(self.cards), bool)  # a pooled client sits beside the server
         online[: len(fleet)] = fleet.online.who(len(fleet), round, self._streams) | fleet.pooled
         generator = self._streams.generator("participation", round)
-        able = self._privacy.able([i for i in trainers if online[i]], round)
+        there = np.asarray(trainers)
+        able = self._privacy.able(there[online[there]].tolist() if trainers else [], round)
         if self._privacy.central:
             cohort = self._privacy.central.draw(able, generator)
         else:
@@ -364,12 +368,12 @@ class Run:
         servers: Mapping[int, Any],
         cohort: Sequence[int],
         diverged: Collection[int],
-    ) -> tuple[list[Scored], list[tuple[int, str]]]:
+    ) -> tuple[ScoreColumns, list[tuple[int, str]]]:
         """Returns the scores of this round, if an evaluation is due or no round can follow, and the
         clients that could not be scored. A client that diverged scores NaN, because the score of
         its earlier state would flatter the method."""
         if not self.plan.evaluates(round) and not self._privacy.over(round + 1, cohort):
-            return [], []
+            return ScoreColumns(), []
         clients = self.plan.evaluated(self._honest, round, self._streams)
         messages = self._downs(clients, servers, "evaluate")
         asks = [Ask("evaluate", i, round, int(since[i]), messages[i].data) for i in clients]
@@ -379,12 +383,12 @@ class Run:
             answers += self.backend.perform(
                 [Ask("whole", i, round, -1, messages[i].data) for i in clients]
             )
-        scores: list[Scored] = []
+        scores = ScoreColumns()
         failed: list[tuple[int, str]] = []
         for answer in answers:
             failed += answer.failures
-            for scored in answer.scores:
-                scores.append(unknown(scored) if scored.client in diverged else scored)
+            of_client = ScoreColumns.of(answer.scores)
+            scores.extend(of_client.unknown() if answer.client in diverged else of_client)
         return scores, failed
 
     @cached_property
@@ -398,7 +402,7 @@ class Run:
 
     def _restore(self) -> int:
         """Continues the folder's checkpoint. Returns its round, -1 if there is none."""
-        checkpoints = self.folder.load(self._experiment)
+        checkpoints = self.folder.load(self._experiment, self.plan.checkpoint_every)
         if not checkpoints:
             return -1
         last = checkpoints[0]

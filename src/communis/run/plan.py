@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-import torch
 
 from communis.core.errors import CommunisError
 from communis.core.streams import Streams
-from communis.exchange.privacy.protection import Setting
-from communis.exchange.wire import MAX_BYTES
+from communis.exchange.limits import MAX_BYTES
+from communis.exchange.privacy.settings import Setting
 
 Rounds = Literal["evaluated", "every"]
 SMALLEST = {  # values that are allowed
@@ -48,8 +47,11 @@ class Plan:
     # rounds in which pairs are compared; "evaluated": those with an evaluation, "every": all
     pairs_in: Rounds = "evaluated"
     checkpoint_every: int = 1  # rounds between checkpoints
+    # who carries work to the clients; empty: processes of this machine, "ray": actors on a Ray
+    # cluster, see the guide to clusters
+    backend: Literal["", "ray"] = ""
     # worker processes; 1: no process besides the main one, 0: one per core where workers are
-    # forked, otherwise none
+    # forked, otherwise none; with backend = "ray" the number of actors, 0: one per core
     workers: int = 0
     # how worker processes are started; empty: fork on Linux with device = "cpu", otherwise spawn
     start_method: Literal["", "fork", "spawn", "forkserver"] = ""
@@ -62,6 +64,8 @@ class Plan:
             if value < smallest:
                 raise CommunisError(f"{name} must be at least {smallest}, got {value}")
         _check_device(self.device)
+        if self.backend not in ("", "ray"):
+            raise CommunisError(f'backend must be "" or "ray", got {self.backend!r}')
         if self.pairs_in not in get_args(Rounds):
             raise CommunisError(f"pairs_in must be 'evaluated' or 'every', got {self.pairs_in!r}")
         if self.pairs_in == "every" and not self.pairs:
@@ -122,6 +126,10 @@ def sample(clients: Sequence[int], count: int, generator: np.random.Generator) -
 
 
 def _check_device(name: str) -> None:
+    if name == "cpu":
+        return
+    import torch  # here, so that a plan for the CPU is checked without it
+
     try:
         kind = torch.device(name).type
     except RuntimeError:

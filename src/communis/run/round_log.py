@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from communis.core import diagnostics
 from communis.core.contract import SERVER, Card
 from communis.core.state import State
 from communis.exchange.ledger import Ledger
@@ -33,7 +34,7 @@ class RoundLog:
 
     def lose(self, client: int) -> None:
         """Its message was lost on the way."""
-        self._logs.setdefault(client, {})["lost"] = 1.0
+        self._logs.setdefault(client, {})[diagnostics.LOST.name] = 1.0
 
     def spent(self, clock: Clock | None, ledger: Ledger) -> list[Spent]:
         """What the round took on the device of everybody who answered."""
@@ -51,7 +52,7 @@ class RoundLog:
     def compare(self, servers: Mapping[int, Any], received: Mapping[int, Any]) -> None:
         """How alike updates of a common model are, and how far apart; nothing where there is no
         such model. servers: before the round."""
-        before = getattr(servers.get(SERVER), "w", None)
+        before = self._method.common(servers[SERVER]) if SERVER in servers else None
         if isinstance(before, State) and all(hasattr(up, "w") for up in received.values()):
             changed = updates.sent(before, received, self._cards)
             self._pairs = updates.pairs(changed)
@@ -66,7 +67,7 @@ class RoundLog:
             Noted(client, name, value)
             for client, log in self._logs.items()
             for name, value in log.items()
-            if name != "loss"
+            if name != diagnostics.LOSS.name
         ]
         notes: dict[str, list[float]] = {}
         for node, server in servers.items():

@@ -22,9 +22,7 @@ from communis.fleet.device import PRESETS
 from communis.models.zoo import PURPOSE, ZOO
 from communis.run.config import Config
 from communis.run.grid import PARTS
-from communis.run.keys import FILE
-
-NAMED = {"data": "data", "method": "methods"}  # tables whose keys depend on their name -> plug-ins
+from communis.run.keys import FILE, NAMED
 
 
 def schema() -> Schema:

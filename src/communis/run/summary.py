@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 
 from communis.core.pooled import POOLED, Count, is_count, pooled_f1, sibling
-from communis.exchange.messages import Scored
+from communis.exchange.messages import ScoreColumns, Scored
 
 
-def summary(scores: Iterable[Scored]) -> dict[str, float]:
+def summary(scores: Sequence[Scored]) -> dict[str, float]:
     """Returns the means over clients of the scores with all their own modalities, as
     `split.metric`, and the macro-F1 pooled over the windows of all clients."""
-    values: dict[str, list[float]] = defaultdict(list)
-    counts: dict[str, list[Count]] = defaultdict(list)
-    for scored in scores:
-        score = scored.score
-        if scored.own and score.label < 0:
-            values[f"{scored.split}.{score.metric}"].append(score.value)
-        elif scored.own and is_count(score.metric):
-            count = Count(score.metric, score.label, score.value, score.support)
-            counts[f"{scored.split}.{sibling(score.metric, POOLED)}"].append(count)
-    means = {key: fmean(of_clients) for key, of_clients in values.items()}
-    pooled = {key: pooled_f1(of_clients) for key, of_clients in counts.items()}
-    return means | pooled
+    values: dict[tuple[str, str], list[float]] = defaultdict(list)
+    counts: dict[tuple[str, str], list[Count]] = defaultdict(list)
+    rows = ScoreColumns.of(scores)
+    columns = zip(
+        rows.own, rows.split, rows.metric, rows.label, rows.value, rows.support, strict=True
+    )
+    for own, split, metric, label, value, support in columns:
+        if own and label < 0:
+            values[split, metric].append(value)
+        elif own and is_count(metric):
+            counts[split, metric].append(Count(metric, label, value, support))
+    means = {f"{split}.{metric}": fmean(own) for (split, metric), own in values.items()}
+    pooled: dict[str, list[Count]] = defaultdict(list)
+    for (split, metric), found in counts.items():
+        pooled[f"{split}.{sibling(metric, POOLED)}"] += found
+    return means | {key: pooled_f1(found) for key, found in pooled.items()}
 
 
 def weighted_mean(weighted: Sequence[tuple[float, int]]) -> float:

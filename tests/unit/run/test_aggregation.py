@@ -12,7 +12,7 @@ import torch
 
 from communis import CommunisError, FedAvg, Plan, Run, State
 from communis.core.reductions.median import GeometricMedian
-from communis.core.reductions.rules import RobustConfig
+from communis.core.reductions.settings import RobustConfig
 from communis.exchange.privacy.protection import Protection, Setting
 from communis.exchange.privacy.settings import PrivacyConfig
 from communis.exchange.topology import Star, ring

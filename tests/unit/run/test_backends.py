@@ -115,6 +115,7 @@ def _runs(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_one_refused_client() -> None:
     with Run(mixed_fleet(), Dying(), Plan(rounds=2, workers=2, eval_every=0)) as run:
         records = list(run)
@@ -155,6 +156,7 @@ def test_spawned_workers_give_the_same_bits() -> None:
     assert forked.scores().equals(spawned.scores())
 
 
+@pytest.mark.slow
 def test_messages_through_shared_memory_give_the_same_bits(monkeypatch: Any) -> None:
     """Long messages go through files, short ones through the pipe; force each in turn."""
     results = []

@@ -59,6 +59,7 @@ def second_round(method: Any, fleet: Fleet) -> tuple[float, Run]:
     return float(clock[clock["round"] == 2]["compute"].max()), run
 
 
+@pytest.mark.slow
 def test_speedups_of_flop_prop_are_those_of_the_closed_form() -> None:
     """Every device of FedAvg trains 14 groups; the slowest has 5 and trains 3 at coverage .6."""
     fleet = pamap2()
@@ -70,6 +71,7 @@ def test_speedups_of_flop_prop_are_those_of_the_closed_form() -> None:
     assert run.history[1].bytes_down == run.history[1].bytes_up == 8 * 4 * 80_268
 
 
+@pytest.mark.slow
 def test_what_a_method_adds_does_not_make_the_groups_of_the_model_cheaper() -> None:
     """Harmony adds four classifiers to the 14 groups. The slowest device trains both convolutions
     and a classifier in the first stage, then its own five groups, as V1 does: 1 + 2 * 3/14 and
@@ -104,6 +106,7 @@ def test_bytes_of_the_paper_fleet() -> None:
     assert up.mean() / (4 * 80_268) == pytest.approx(0.637, abs=5e-4)
 
 
+@pytest.mark.slow
 def test_speedups_of_exact_are_larger_because_absent_branches_cost_nothing() -> None:
     """The slowest device has one of four sensors, so about a quarter of the work."""
     fleet = pamap2(mode="exact")
@@ -272,6 +275,7 @@ def test_a_method_with_private_parts_has_no_common_model_to_score() -> None:
     assert not record.refused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "rounds"),
     [

@@ -157,7 +157,7 @@ def test_the_folder_holds_everything(tmp_path: Path) -> None:
         list(run)
     names = {path.name for path in (tmp_path / "r").iterdir()}
     assert {"config.toml", "environment.json", "fleet.json", "records.jsonl"} <= names
-    assert {"scores", "links", "checkpoint.safetensors", "clients"} <= names
+    assert {"scores.arrows", "links.arrows", "checkpoint.safetensors", "clients"} <= names
     lines = (tmp_path / "r" / "records.jsonl").read_text("utf-8").splitlines()
     assert [json.loads(line)["round"] for line in lines] == [1, 2, 3]
     fleet = json.loads((tmp_path / "r" / "fleet.json").read_text("utf-8"))
@@ -427,11 +427,8 @@ def test_lost_client_state_is_named(tmp_path: Path) -> None:
         next(iter(run))
     for path in (tmp_path / "clients").iterdir():
         path.unlink()
-    with (
-        Run(mixed_fleet(), make("local"), QUICK, folder=tmp_path) as run,
-        pytest.raises(CommunisError, match="private state of client 0 is gone"),
-    ):
-        list(run)
+    with pytest.raises(CommunisError, match="private state of client 0 is gone"):
+        Run(mixed_fleet(), make("local"), QUICK, folder=tmp_path)
 
 
 @dataclass(frozen=True)

@@ -340,6 +340,7 @@ def test_fleet_and_a_round_on_official_files(name: str, written: Callable[[str],
     first_round(config.under(expected.rival), fleet)
 
 
+@pytest.mark.slow
 def test_opportunity_lacks_what_its_people_lacked(written: Callable[[str], Path]) -> None:
     """Three runs of four windows train; nothing is drawn, and the drill is left out."""
     name = "fedduet/opportunity"
@@ -360,6 +361,7 @@ def test_umafall_lacks_what_its_people_lacked(written: Callable[[str], Path]) ->
     assert list(map(set, fleet.suites)) == [every, every - {"pocket_acc"}, {"pocket_acc", *wrist}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", ["none", "moderate", "severe"])
 def test_unimodal_scores_every_sensor_alone(cell: str, written: Callable[[str], Path]) -> None:
     folder = written("fedduet/dsads")

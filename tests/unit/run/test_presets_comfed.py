@@ -180,6 +180,7 @@ def test_everything_that_is_compared_runs(name: str, cell: str, written: Written
         assert (record.bytes_up == 0) == (entry == "local" or entry.endswith("_own"))
 
 
+@pytest.mark.slow
 def test_the_last_trial_of_three_or_five_tests(written: Written) -> None:
     windows = made("comfed/usc_had", written)[""].make_fleet().windows
     test = windows.split == TEST
@@ -242,6 +243,7 @@ def test_attackers_move_the_mean_further_than_the_median(written: Written) -> No
     assert 0 < moved["comfed_median"] < moved["comfed_mean"] / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("d", [4, 8, 16, 32, 64])
 def test_traffic_goes_with_the_size_of_the_latent_space(d: int, written: Written) -> None:
     config = made("comfed/usc_had_latent", written)[str(d)]

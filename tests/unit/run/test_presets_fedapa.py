@@ -256,6 +256,7 @@ def test_no_row_of_wical_is_next_to_one_that_tests(written: Written) -> None:
         assert (own & test).sum() == 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedapa/world", "fedapa/usc_had", "fedapa/dsads"])
 def test_labels_are_skewed(name: str, fleets: Fleets) -> None:
     """Clients lack classes, and not the same ones."""

@@ -63,6 +63,7 @@ def scored(config: Config, entry: str) -> dict[str, float]:
     return dict(record.scores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", UMEDA)
 def test_everybody_trains_alike_and_no_seed_chose_itself(name: str) -> None:
     for cell, config in loaded(name).items():

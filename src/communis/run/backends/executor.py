@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from communis.core import disk
+from communis.core import diagnostics, disk
 from communis.core.contract import (
     AfterExchange,
     Batch,
@@ -26,7 +26,7 @@ from communis.core.contract import (
     UpMessage,
 )
 from communis.core.pooled import is_count
-from communis.exchange.messages import PRIVATE_STATE, Answer, Ask, Scored
+from communis.exchange.messages import PRIVATE_STATE, Answer, Ask, ScoreColumns
 from communis.exchange.privacy.guard import Guard
 from communis.exchange.wire import (
     NOT_FINITE,
@@ -46,6 +46,16 @@ EVAL_BATCH = 512
 FIRST = "first message/"  # prefix of an attacker's first message in its private state
 MEMORY = "memory of the optimiser/"  # prefix of what the optimiser carries on, in the same file
 NAME = re.compile(r"(\d{6})-(\d{6})\.safetensors")
+
+
+class States(Protocol):
+    """Where the private states of clients are kept between two asks."""
+
+    def read(self, client: int, round: int) -> bytes:
+        """Returns the state that was written for this client and round."""
+        ...
+
+    def write(self, client: int, round: int, data: bytes) -> None: ...
 
 
 class StateStore:
@@ -97,7 +107,7 @@ class Executor:
     def __init__(
         self,
         fleet: FleetClients,
-        store: StateStore,
+        store: States,
         subsets: str = "each",
         guard: Guard | None = None,
     ) -> None:
@@ -123,7 +133,7 @@ class Executor:
         if ask.kind == "evaluate":
             state = self.method.prepare(client, state)
             with torch.no_grad(), client.streams.torch("evaluation", ask.round, ask.client):
-                return Answer(ask.client, scores=list(self._scores(client, state)))
+                return Answer(ask.client, scores=self._scores(client, state))
         up = None
         if ask.kind == "after":
             assert isinstance(self.method, AfterExchange)
@@ -157,7 +167,7 @@ class Executor:
         subspace = down.subspace(self.method) if shaped else {}
         noise = client.generator("privacy")
         sent, clipped = self.guard.protect(up, received.arrays, subspace, client.round, noise)
-        client.log["privacy/clipped"] = clipped
+        client.log[diagnostics.PRIVACY_CLIPPED.name] = clipped
         if not repairs(self.up_type):
             return sent
         noised: UpMessage = unflatten(dict(sent), self.up_type)
@@ -193,15 +203,18 @@ class Executor:
             return Answer(ask.client)
         state = self.method.adopt(client, self.method.start_client(client), down)
         client.model.eval()
-        found = []
+        found = ScoreColumns()
         with torch.no_grad(), client.streams.torch("evaluation", ask.round, ask.client):
             for subset in subsets_of(client.card.modalities, "each") if len(client.test) else ():
                 everything = len(subset) == len(client.card.modalities)
                 name = "all" if everything else f"only_{subset[0]}"
-                for score in self._scored(client, state, client.test, subset, views=False):
-                    if score.label < 0 or is_count(score.metric):
-                        named = replace(score, metric=f"{score.metric}@{name}")
-                        found.append(Scored(ask.client, "test", "+".join(subset), True, named))
+                scores = self._scored(client, state, client.test, subset, views=False)
+                named = [
+                    replace(score, metric=f"{score.metric}@{name}")
+                    for score in scores
+                    if score.label < 0 or is_count(score.metric)
+                ]
+                found.add(ask.client, "test", "+".join(subset), True, named)
         return Answer(ask.client, scores=found)
 
     def _private(self, client: Client, state: Any) -> dict[str, Tensor]:
@@ -218,7 +231,8 @@ class Executor:
             self.store.write(ask.client, ask.round, message.data)
         return needed
 
-    def _scores(self, client: Client, state: Any) -> Iterator[Scored]:
+    def _scores(self, client: Client, state: Any) -> ScoreColumns:
+        found = ScoreColumns()
         splits: list[tuple[str, Samples]] = [("val", client.val), ("test", client.test)]
         client.model.eval()
         for (split, samples), subset in product(
@@ -227,8 +241,9 @@ class Executor:
             if not len(samples):
                 continue
             own = subset == client.card.modalities
-            for score in self._scored(client, state, samples, subset, views=own):
-                yield Scored(client.card.id, split, "+".join(subset), own, score)
+            scores = list(self._scored(client, state, samples, subset, views=own))
+            found.add(client.card.id, split, "+".join(subset), own, scores)
+        return found
 
     def _scored(
         self, client: Client, state: Any, samples: Samples, subset: Sequence[str], views: bool

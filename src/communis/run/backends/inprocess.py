@@ -9,11 +9,8 @@ memory; equal messages (a model that is the same for all clients) are stored onc
 from __future__ import annotations
 
 import multiprocessing
-import os
 import pickle
-import signal
 import traceback
-import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -21,10 +18,7 @@ from dataclasses import replace
 from itertools import count
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from threading import Thread
 from typing import Any
-
-import torch
 
 from communis.core import disk
 from communis.core.errors import CommunisError
@@ -36,10 +30,12 @@ from communis.run.backends.executor import Executor, StateStore
 from communis.run.backends.machine import (
     default_start_method,
     default_workers,
-    keep_freed_memory,
     one_thread,
+    serve_parent,
     shared_memory,
+    start,
 )
+from communis.run.backends.versions import Versions
 
 SMALL = 32_768  # bytes; shorter messages go through the pipe itself
 
@@ -80,8 +76,7 @@ class InProcess:
         self._pool: list[_Worker] = []
         self._executor: Executor | None = None
         self._cost = {card.id: card.samples * len(card.modalities) for card in clients.cards}
-        self._versions = self._store.versions()  # of every client's private state on disk
-        self._unsettled = set(self._versions)  # clients with versions since the last commit
+        self._versions = Versions(self._store, [card.id for card in clients.cards])
 
     def perform(self, asks: Sequence[Ask]) -> Iterator[Answer]:
         """Yields the answers in the order of the asks."""
@@ -91,20 +86,12 @@ class InProcess:
             answers = self._in_workers(asks)
         for ask, answer in zip(asks, answers, strict=True):
             if answer.keeps_state:
-                self._versions.setdefault(ask.client, set()).add(ask.round)
-                self._unsettled.add(ask.client)
+                self._versions.add(ask.client, ask.round)
             yield answer
 
     def commit(self, *checkpoints: Sequence[int]) -> None:
-        """Deletes private states that no checkpoint needs. Only clients with several versions are
-        examined, so that the time does not grow with the number of clients."""
-        for client in sorted(self._unsettled):
-            needed = {int(rounds[client]) for rounds in checkpoints}
-            for old in sorted(self._versions[client] - needed):
-                self._store.drop(client, old)
-                self._versions[client].discard(old)
-            if len(self._versions[client]) <= 1:
-                self._unsettled.discard(client)
+        """Deletes private states that no checkpoint needs."""
+        self._versions.commit(checkpoints)
 
     def close(self) -> None:
         for worker in self._pool:
@@ -204,11 +191,7 @@ class _Worker:
         self._process = self._context.Process(
             target=_serve, args=(theirs, job, self._outbox), daemon=True
         )
-        with warnings.catch_warnings():
-            # Newer Pythons warn of any fork beside a thread; the only other thread is a progress
-            # bar.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self._process.start()
+        start(self._process)
         theirs.close()
         if not forked:
             try:
@@ -237,12 +220,15 @@ class _Worker:
         )
 
     def send(self, index: int, ask: Ask, letter: bytes | str) -> None:
+        message = (replace(ask, down=b""), letter)
         try:
-            self.pipe.send((replace(ask, down=b""), letter))
+            self.pipe.send(message)
         except OSError:  # the process died
             if not self.asked:  # with nothing to do; otherwise `receive` will see it
+                self.ready()  # ends the run if the process died while it started
                 self._start()
-                self.pipe.send((replace(ask, down=b""), letter))
+                with suppress(OSError):  # if this one died as well, `ready` will see it
+                    self.pipe.send(message)
         self.asked.append((index, ask.client))
 
     def receive(self) -> tuple[int, Answer]:
@@ -279,14 +265,9 @@ class _Worker:
 
 
 def _serve(pipe: Connection, job: tuple[Any, ...] | None, outbox: str) -> None:
-    """Runs the loop of a worker. A job that is None comes through the pipe. Ctrl-C and SIGTERM
-    reach the whole group of processes; the worker ignores them, because the parent finishes the
-    round and then stops its workers. If the parent was killed, the worker ends too."""
-    Thread(target=_end_with_parent, daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    torch.set_num_threads(1)
-    keep_freed_memory()
+    """Runs the loop of a worker. A job that is None comes through the pipe. On Ctrl-C and SIGTERM
+    the parent finishes the round and then stops its workers."""
+    serve_parent()
     if job is None:
         job = pickle.loads(pipe.recv_bytes())  # from our own parent
     pipe.send(None)
@@ -305,22 +286,12 @@ def _serve(pipe: Connection, job: tuple[Any, ...] | None, outbox: str) -> None:
             up: bytes | str = answer.up
             if len(answer.up) >= SMALL:
                 up = f"{outbox}-{letter_number % 2}"  # the parent may still have to read the last
-                disk.write_file(Path(up), answer.up)
+                disk.overwrite(Path(up), answer.up)
             pipe.send((replace(answer, up=b""), up, ""))
         except CommunisError as error:
             pipe.send((None, b"", str(error)))
         except Exception:
             pipe.send((None, b"", traceback.format_exc()))
-
-
-def _end_with_parent() -> None:
-    """Ends this process when its parent has ended. A thread has to wait for that: forked workers
-    hold the parent's end of the pipe open, so that reading a message of which the parent sent only
-    a part would never return."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _fetch(letter: bytes | str) -> bytes:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
+import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from threading import Thread
 
 import torch
 
@@ -18,10 +23,47 @@ def default_start_method(device: str) -> str:
     return "fork" if sys.platform == "linux" and device == "cpu" else "spawn"
 
 
+def cores() -> int:
+    """Returns the number of cores that this process may use: a batch system may grant fewer than
+    the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def default_workers(start_method: str) -> int:
     """Returns one worker per core. Where workers are spawned it returns 1, because a script that
     spawns processes must protect its main module, and not every script does."""
-    return os.cpu_count() or 1 if start_method == "fork" else 1
+    return cores() if start_method == "fork" else 1
+
+
+def start(process: BaseProcess) -> None:
+    """Starts a process. Newer Pythons warn of any fork beside a thread; the other threads draw a
+    progress bar or wait for the end of a parent."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process.start()
+
+
+def serve_parent() -> None:
+    """Prepares this process to work for its parent: it ends when the parent has ended, ignores
+    Ctrl-C and SIGTERM, which reach the whole group of processes and which the parent answers, and
+    computes with one thread."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+    keep_freed_memory()
+
+
+def _end_with_parent() -> None:
+    """Ends this process when its parent has ended. A thread has to wait for that: forked processes
+    hold the parent's end of the pipe open, so that reading a message of which the parent sent only
+    a part would never return."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def keep_freed_memory() -> None:
