@@ -10,7 +10,6 @@ what `communis --version` takes in another one is the baseline, for it imports t
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -20,9 +19,10 @@ from pathlib import Path
 import numpy as np
 
 from communis import RoundRecord, Score
+from communis.core import disk
 from communis.exchange.messages import Link, Noted, Scored
 from communis.fleet.device import Spent
-from communis.run.folder import RunFolder
+from communis.run.folder import RunFolder, environment
 
 CLASSES = 6
 WINDOWS = 120  # that a client is tested on
@@ -96,9 +96,10 @@ def make(path: Path, rounds: int, clients: int) -> None:
         for client in range(clients)
     ]
     labels = [f"class {label}" for label in range(CLASSES)]
-    (path / "fleet.json").write_text(
-        json.dumps({"labels": labels, "pooled": False, "clients": about})
+    disk.write_json(
+        path / "fleet.json", {"labels": labels, "pooled": False, "clients": about, "notes": []}
     )
+    disk.write_json(path / "environment.json", environment())
 
 
 def took(*arguments: str) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""What the clients of a run have spent on privacy, as its folder says."""
+"""The budget of privacy that the clients of a run have spent, as its folder has it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
 
+from communis.core import diagnostics
 from communis.core.contract import SERVER
 from communis.core.errors import CommunisError
 from communis.exchange.privacy import accountant, gaussian
-from communis.exchange.privacy.guard import Spending
-from communis.exchange.privacy.protection import PAID
+from communis.exchange.privacy.protection import PAID, SEEN
 from communis.exchange.privacy.settings import Mode
+from communis.exchange.privacy.spending import Spending
 from communis.results import expected
 from communis.results.finished import Finished
 from communis.run.folder import RunFolder
@@ -31,22 +32,22 @@ MOST_CLIENTS = 10**8
 
 @dataclass(frozen=True)
 class Part:
-    """Some arrays of the message."""
+    """Some arrays of a message."""
 
     field: str
     part: str
     tensors: int
     numbers: int
     covered: bool
-    why: str  # it is not covered
+    why: str  # why noise does not cover it
 
 
 @dataclass(frozen=True)
 class Rounds:
     planned: int
     done: int
-    most: int  # that a client took part in
-    median: float  # over clients
+    most: int  # rounds that a client took part in
+    median: float  # rounds that a client took part in, over clients
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,8 @@ class PrivacyAccount:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.account["settings"]
-        return found
+        settings: Mapping[str, Any] = self.account["settings"]
+        return settings
 
     @property
     def delta(self) -> float:
@@ -81,37 +82,39 @@ class PrivacyAccount:
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """What left the clients."""
+        """The parts of messages that left the clients."""
         return tuple(Part(**row) for row in self.account["tensors"])
 
     @cached_property
     def rounds(self) -> Rounds:
         records = self.run.records
-        took = Counter(client for record in records for client in record.cohort)
-        counts = [*took.values(), *[0] * (self.account["clients"] - len(took))] or [0]
+        by_client = Counter(client for record in records for client in record.cohort)
+        absent = max(0, self.account["clients"] - len(by_client))
+        counts = [*by_client.values(), *[0] * absent] or [0]
         return Rounds(self.run.planned, len(records), max(counts), float(median(counts)))
 
     @cached_property
     def released(self) -> dict[int, tuple[float, float]]:
-        """Central: (q, z) by round."""
+        """Sampling rate q and noise multiplier z by round, of the mode central."""
         log = self._log[self._log["client"] == SERVER]
-        wide = log.pivot_table("value", "round", "name").reindex(columns=["privacy/q", "privacy/z"])
+        columns = [diagnostics.PRIVACY_Q.name, diagnostics.PRIVACY_Z.name]
+        wide = log.pivot_table("value", "round", "name").reindex(columns=columns)
         return {int(row[0]): (row[1], row[2]) for row in wide.dropna().itertuples(name=None)}
 
     @cached_property
     def clients(self) -> list[Spent]:
-        """Local and paper: those who ever sent something."""
-        found = []
+        """The clients that sent something, of the modes local and paper."""
+        spent = []
         for _, rows in self._mus.groupby("client"):
-            mus = dict(zip(rows["round"], (rows["value"] ** 2).cumsum() ** 0.5, strict=True))
-            total = float(mus[max(mus)])
-            found.append(
-                Spent(int(rows["client"].iloc[0]), total, epsilon_of(total, self.delta), mus)
-            )
-        return found
+            totals = (rows["value"] ** 2).cumsum() ** 0.5
+            course = dict(zip(rows["round"], totals, strict=True))
+            total = float(course[max(course)])
+            client = int(rows["client"].iloc[0])
+            spent.append(Spent(client, total, epsilon_of(total, self.delta), course))
+        return spent
 
     def epsilon(self, until: float = math.inf) -> float:
-        """Of the client that has spent most up to and with that round."""
+        """The epsilon of the client that has spent most by the end of that round."""
         if self.mode == "central":
             rounds = [pair for round, pair in self.released.items() if round <= until]
             return accountant.epsilon_of(rounds, self.delta, self.settings["accountant"])
@@ -121,12 +124,19 @@ class PrivacyAccount:
 
     @cached_property
     def missing(self) -> list[int]:
-        """Rounds of which the log does not say what they cost: to leave them out would flatter. The
-        run keeps an account of its own in the checkpoint."""
-        known = RunFolder(self.run.path).tensor(PAID)
-        paid_for = set(known.tolist()) if known is not None else set()
-        unlogged = paid_for - set(RunFolder(self.run.path).paid())
+        """Rounds whose cost is not in the log: to leave them out would flatter the run. They are
+        known from the account that the run keeps in its checkpoint."""
+        folder = RunFolder(self.run.path)
+        in_checkpoint = folder.tensor(PAID)
+        paid_for = set(in_checkpoint.tolist()) if in_checkpoint is not None else set()
+        unlogged = paid_for - set(folder.paid())
         return sorted(unlogged | self._unlogged())
+
+    @cached_property
+    def outdated(self) -> bool:
+        """Whether the account names fewer arrays than the checkpoint counts."""
+        seen = RunFolder(self.run.path).tensor(SEEN)
+        return seen is not None and len(self.account.get("arrays", ())) < int(seen)
 
     def _unlogged(self) -> set[int]:
         """Rounds with a record whose cost is not in the log."""
@@ -137,7 +147,8 @@ class PrivacyAccount:
 
     @cached_property
     def stopped(self) -> int:
-        """How many clients cannot afford the next round, or could not afford the last one."""
+        """The number of clients whose budget is too small for the next round, or was too small for
+        the last one."""
         if self.mode != "local" or not self.settings["epsilon"] or not self.clients:
             return 0
         if self.account.get("mu") is None:
@@ -146,11 +157,13 @@ class PrivacyAccount:
         cost = self.account["mu"] ** 2 * self._weight(then) / self._weight(1)
         limit = gaussian.mu_of(self.settings["epsilon"], self.delta) ** 2
         limit *= 1 + 1e-8  # runs of older versions spent up to the limit itself, to rounding
-        return sum(max(one.course) < then and one.mu**2 + cost > limit for one in self.clients)
+        return sum(
+            max(client.course) < then and client.mu**2 + cost > limit for client in self.clients
+        )
 
     @cached_property
     def over(self) -> bool:
-        """Whether the run ended early because nothing is left to spend."""
+        """Whether the run ended early because the budget is spent."""
         return bool(self.account.get("ended"))
 
     def _weight(self, round: int) -> float:
@@ -159,12 +172,13 @@ class PrivacyAccount:
 
     @cached_property
     def _mus(self) -> pd.DataFrame:
-        found = self._log[self._log["name"] == "privacy/mu"]
-        return found.sort_values(["client", "round"])
+        mus = self._log[self._log["name"] == diagnostics.PRIVACY_MU.name]
+        return mus.sort_values(["client", "round"])
 
     @cached_property
     def _log(self) -> pd.DataFrame:
-        names = [f"privacy/{name}" for name in ("mu", "z", "q")]
+        read = (diagnostics.PRIVACY_MU, diagnostics.PRIVACY_Z, diagnostics.PRIVACY_Q)
+        names = [what.name for what in read]
         table = self.run.rows("log", pc.field("name").isin(names))
         wrong = table[~np.isfinite(table["value"]) | (table["value"] < 0)]
         if len(wrong):
@@ -175,41 +189,43 @@ class PrivacyAccount:
         return pd.DataFrame(table)
 
 
-def books(run: Finished) -> PrivacyAccount | None:
-    """None where the folder says nothing of privacy, or nothing of what leaks, being older."""
+def account_of(run: Finished) -> PrivacyAccount | None:
+    """The account of a run; None where the folder, being older, has no record of privacy or of
+    leaks."""
     path = run.path / "privacy.json"
     if "leaks" not in run.privacy:
         return None
-    found = PrivacyAccount(run, run.privacy)
+    account = PrivacyAccount(run, run.privacy)
     needed = ("mode", "settings", "clients", "tensors")
-    lacking = [key for key in needed if found.account.get(key) is None]
+    lacking = [key for key in needed if account.account.get(key) is None]
     if lacking:
         raise CommunisError(
             f"{path}: it lacks {', '.join(lacking)}, so nothing can be said of privacy; run it "
             "again"
         )
-    expected.check(path, found.settings, expected.SETTINGS, "settings", all=True)
-    for number, part in enumerate(found.account["tensors"]):
+    expected.check(path, account.settings, expected.SETTINGS, "settings", all=True)
+    for number, part in enumerate(account.account["tensors"]):
         expected.check(path, part, expected.PART, f"tensors[{number}]", all=True)
-    _check(path, found)
-    return found
+    _check(path, account)
+    return account
 
 
-def _check(path: Path, found: PrivacyAccount) -> None:
-    """Refuses an account by which nothing can be reckoned."""
+def _check(path: Path, account: PrivacyAccount) -> None:
+    """Refuses an account from which no epsilon can be computed."""
     known = [f.name for f in fields(Part)]
-    if any(sorted(part) != sorted(known) for part in found.account["tensors"]):
+    if any(sorted(part) != sorted(known) for part in account.account["tensors"]):
         raise CommunisError(f"{path}: expected {', '.join(known)} of every one of its tensors")
-    if found.mode not in MODES or found.settings["accountant"] not in get_args(accountant.Kind):
-        raise CommunisError(f"{path}: no mode {found.mode!r} or no such accountant")
-    if found.mode != "none" and not 0 < found.delta < 1:
-        raise CommunisError(f"{path}: delta is {found.delta}, as no run has it")
-    least = (found.settings["epsilon"], found.settings["noise"], found.account["clients"])
-    if min(least) < 0 or found.account["clients"] > MOST_CLIENTS:
+    if account.mode not in MODES or account.settings["accountant"] not in get_args(accountant.Kind):
+        raise CommunisError(f"{path}: no mode {account.mode!r} or no such accountant")
+    if account.mode != "none" and not 0 < account.delta < 1:
+        raise CommunisError(f"{path}: delta is {account.delta}, as no run has it")
+    least = (account.settings["epsilon"], account.settings["noise"], account.account["clients"])
+    if min(least) < 0 or account.account["clients"] > MOST_CLIENTS:
         raise CommunisError(f"{path}: epsilon, noise and clients are {least}, as no run has them")
 
 
 @lru_cache(maxsize=4096)
 def epsilon_of(mu: float, delta: float) -> float:
-    """Clients that took part equally often have the same."""
+    """The epsilon of a Gaussian mechanism. Kept, as clients that took part equally often have the
+    same mu."""
     return gaussian.epsilon_of(mu, delta)

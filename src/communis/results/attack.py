@@ -4,28 +4,67 @@ others."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from communis.core.selection import Select
 from communis.fleet.attack import SCALES
-from communis.results.compare import cells, grouped
+from communis.results.compare import cells, estimate, grouped
 from communis.results.curves import recorded
 from communis.results.estimate import Estimate
 from communis.results.finished import Finished
 
 FREE = ("attack.", "cell.", "robust.liars", "robust.trim", "robust.keep")  # go with an attack
 
-Found = dict[tuple[str, str], Estimate]  # by method and cell
+Estimates = dict[tuple[str, str], Estimate]  # by method and cell
 
 
-def changes(runs: Sequence[Finished], metric: str, select: Select) -> Found:
+@dataclass(frozen=True)
+class Attacked:
+    """The runs of one method in one cell with attackers."""
+
+    method: str
+    place: str
+    rule: str  # see `rule`
+    score: Estimate  # of the honest clients
+    change: Estimate | None  # see `changes`; None where there is nothing to compare with
+    moved: Estimate  # see `distances`
+
+
+def attacks(runs: Sequence[Finished], metric: str, select: Select) -> list[Attacked]:
+    """All methods and cells with attackers."""
+    changed, moved = changes(runs, metric, select), distances(runs)
+    return [
+        Attacked(
+            method,
+            place,
+            rule(group),
+            estimate(group, metric, select),
+            changed.get((method, place)),
+            moved[method, place],
+        )
+        for (method, place), group in attacked(runs).items()
+    ]
+
+
+def changes(runs: Sequence[Finished], metric: str, select: Select) -> Estimates:
     """What attackers change of the scores of the others, seed by seed; only where there are runs
     without attackers to compare with."""
-    found = {}
+    estimates = {}
     for key, group in attacked(runs).items():
-        pairs = [(run, base) for run in group if (base := unattacked(run, runs))]
+        pairs = _pairs(group, runs)
         if pairs:
-            found[key] = Estimate.of(change(*pair, metric, select) for pair in pairs)
-    return found
+            estimates[key] = Estimate.of(change(run, base, metric, select) for run, base in pairs)
+    return estimates
+
+
+def _pairs(group: Sequence[Finished], runs: Sequence[Finished]) -> list[tuple[Finished, Finished]]:
+    """Every run with the one that has no attackers, if there is one."""
+    pairs = []
+    for run in group:
+        base = unattacked(run, runs)
+        if base is not None:
+            pairs.append((run, base))
+    return pairs
 
 
 def change(run: Finished, base: Finished, metric: str, select: Select) -> float:
@@ -39,7 +78,7 @@ def unattacked(run: Finished, runs: Sequence[Finished]) -> Finished | None:
     """The run that differs in nothing but the attack; of several, the one most like it. A setting
     that an older run does not know yet makes no difference."""
     fixed = {key: value for key, value in run.settings.items() if not key.startswith(FREE)}
-    found = [
+    candidates = [
         other
         for other in runs
         if other.seed == run.seed
@@ -47,53 +86,58 @@ def unattacked(run: Finished, runs: Sequence[Finished]) -> Finished | None:
         and all(other.settings.get(key, value) == value for key, value in fixed.items())
     ]
     mine = set(run.settings.items())
-    return max(found, key=lambda other: len(mine & set(other.settings.items())), default=None)
+    return max(candidates, key=lambda other: len(mine & set(other.settings.items())), default=None)
 
 
-def distances(runs: Sequence[Finished]) -> Found:
+def distances(runs: Sequence[Finished]) -> Estimates:
     """How far attackers moved the aggregate, in the rounds in which they attacked."""
+    return {
+        key: Estimate.of(distance(run) for run in group) for key, group in attacked(runs).items()
+    }
 
-    def mean(run: Finished) -> float:
-        found = recorded(run, "attack_distance")
-        return float(found[found.index >= run.config.get("attack", {}).get("start", 1)].mean())
 
-    return {key: Estimate.of(map(mean, group)) for key, group in attacked(runs).items()}
+def distance(run: Finished) -> float:
+    """How far attackers moved the aggregate of a run: the mean over the rounds of the attack."""
+    by_round = recorded(run, "attack_distance")
+    start = run.config.get("attack", {}).get("start", 1)
+    return float(by_round[by_round.index >= start].mean())
 
 
 def attacked(runs: Sequence[Finished]) -> dict[tuple[str, str], list[Finished]]:
     """The runs with attackers, by method and cell."""
-    return {
-        (name, place): group
-        for place, some in cells([run for run in runs if run.attackers]).items()
-        for name, group in grouped(some).items()
-    }
+    groups = {}
+    for place, inside in cells([run for run in runs if run.attackers]).items():
+        for name, group in grouped(inside).items():
+            groups[name, place] = group
+    return groups
 
 
 def described(run: Finished) -> str:
     """What attackers do, as it was asked for."""
-    about = run.config.get("attack", {})
-    kind, start, modality = (
-        about.get("kind", "attack"),
-        about.get("start", 1),
-        about.get("modality"),
-    )
-    scale = about.get("scale") or SCALES.get(kind)
-    said = [
+    attack = run.config.get("attack", {})
+    kind = attack.get("kind", "attack")
+    modality = attack.get("modality")
+    scale = attack.get("scale") or SCALES.get(kind)
+    start = attack.get("start", 1)
+    words = [
         kind.replace("_", " "),
         f"of {modality}" if modality else "",
         f"x {scale:g}" if scale else "",
         f"from round {start} on" if start > 1 else "",
     ]
-    return " ".join(filter(None, said))
+    return " ".join(filter(None, words))
 
 
 def rule(runs: Sequence[Finished]) -> str:
     """What stands in for means: the method's own choice, or that of the run."""
-    rules = []
-    for run in runs:
-        method, rule = run.config["method"], str(run.config.get("robust", {}).get("rule", "mean"))
-        own = rule == "mean" and method.get("consensus") == "median"
-        none = method.get("pull") == "multi"
-        named = "none" if none else "geometric median (its own)" if own else rule.replace("_", " ")
-        rules.append(named)
-    return ", ".join(dict.fromkeys(rules))
+    return ", ".join(dict.fromkeys(_rule(run) for run in runs))
+
+
+def _rule(run: Finished) -> str:
+    method = run.config["method"]
+    asked = str(run.config.get("robust", {}).get("rule", "mean"))
+    if method.get("pull") == "multi":
+        return "none"
+    if asked == "mean" and method.get("consensus") == "median":
+        return "geometric median (its own)"
+    return asked.replace("_", " ")

@@ -8,11 +8,13 @@ from typing import Protocol
 
 from communis.core.selection import SELECTS, Select
 from communis.results.compare import (
+    LEADING,
     Row,
     cells,
     estimate,
     grouped,
     judge,
+    metrics,
     paired,
     ranking,
     rows,
@@ -21,9 +23,12 @@ from communis.results.compare import (
 from communis.results.estimate import WITHIN, Estimate
 from communis.results.finished import Finished
 
+CALIBRATION = ("nll", "brier", "ece")
+
 
 class Selected(Protocol):
-    """A method with its score by the round that counts, and the verdict on it: a row or a line."""
+    """A method with its score by each way to choose the round, and the verdict on it: a `Row` of
+    one cell, or a `Line` over all cells."""
 
     @property
     def method(self) -> str: ...
@@ -42,13 +47,13 @@ class Line:
     method: str
     cells: dict[str, Row]  # those it was run in
     average: Estimate  # over cells seed by seed, then over seeds; of the seeds that all cells have
-    selected: dict[Select, Estimate]  # the same by the round that counts
-    difference: Estimate  # of the averages, to the best method's, paired by seed
+    selected: dict[Select, Estimate]  # the average by each way to choose the round that counts
+    difference: Estimate  # the average minus that of the best method, paired by seed
     verdict: str
 
 
 def lines(runs: Sequence[Finished], metric: str, select: Select) -> list[Line]:
-    """One line per method that was evaluated, best average first."""
+    """One line per method that was evaluated, the best average first."""
     runs = scored(runs)
     groups, places = grouped(runs), cells(runs)
     tables = {
@@ -57,11 +62,11 @@ def lines(runs: Sequence[Finished], metric: str, select: Select) -> list[Line]:
     }
     order, _ = ranking(runs, metric, select)
     best = groups[order[0]]
-    found = []
+    compared = []
     for name in order:
         group = groups[name]
         difference = paired(group, best, metric, select, places)
-        found.append(
+        compared.append(
             Line(
                 method=name,
                 cells={place: table[name] for place, table in tables.items() if name in table},
@@ -71,10 +76,30 @@ def lines(runs: Sequence[Finished], metric: str, select: Select) -> list[Line]:
                 verdict=judge(group, best, difference, metric),
             )
         )
-    return found
+    return compared
+
+
+def other_metrics(runs: Sequence[Finished], metric: str) -> list[str]:
+    """The scores that a grid shows beside the one it is judged by."""
+    there = metrics(runs)
+    return [name for name in (*LEADING, *CALIBRATION) if name in there and name != metric]
+
+
+def averages(
+    runs: Sequence[Finished], shown: Sequence[str], metric: str, select: Select
+) -> dict[str, dict[str, Estimate]]:
+    """The scores `shown` of every method, averaged over cells seed by seed, then over seeds; in the
+    round that `metric` chooses."""
+    places = cells(runs)
+    return {
+        method: {name: estimate(group, name, select, places, by=metric) for name in shown}
+        for method, group in grouped(runs).items()
+    }
 
 
 def mark(verdict: str) -> str:
-    """* for the best mean, ~ for a method that cannot be told from it; nothing for one with too few
-    seeds, of which that is not known either."""
-    return "" if verdict not in ("", WITHIN) else "~" if verdict else "*"
+    """* for the best mean, ~ for a method that cannot be told from it. Nothing for other methods,
+    and for those with too few seeds to tell."""
+    if verdict == "":
+        return "*"
+    return "~" if verdict == WITHIN else ""

@@ -1,4 +1,4 @@
-"""Rank correlation, and what is left of it once a third quantity is accounted for."""
+"""Rank correlation, also with a third quantity held fixed."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ import numpy.typing as npt
 
 @dataclass(frozen=True)
 class Correlation:
-    rho: float  # NaN where it is not defined: too few points, or one side does not vary
-    p: float  # two-sided, for points that are independent of each other
+    rho: float  # NaN where it is not defined: too few points, or a quantity that does not vary
+    p: float  # two-sided, if the points are independent of each other
     n: int  # points with finite values
 
 
 def spearman(x: npt.ArrayLike, y: npt.ArrayLike) -> Correlation:
     """Spearman's rank correlation; points with a NaN are left out."""
-    first, second = _ranks(x, y)
-    return _correlation(first, second, degrees=len(first) - 2)
+    ranks_x, ranks_y = _ranks(x, y)
+    return _correlation(ranks_x, ranks_y, degrees=len(ranks_x) - 2)
 
 
 def partial_spearman(x: npt.ArrayLike, y: npt.ArrayLike, given: npt.ArrayLike) -> Correlation:
-    """Spearman's rank correlation of what the ranks of `given` do not explain linearly. A `given`
-    that does not vary explains nothing."""
-    first, second, known = _ranks(x, y, given)
-    if n := len(known):
-        known = known - known.mean()
-        weights = known / (float(known @ known) or 1.0)
-        first, second = (v - v.mean() - (v @ weights) * known for v in (first, second))
-    return _correlation(first, second, degrees=n - 3)
+    """Spearman's rank correlation of the parts of x and y that the ranks of `given` do not explain
+    linearly. A `given` that does not vary explains nothing."""
+    ranks_x, ranks_y, ranks_given = _ranks(x, y, given)
+    n = len(ranks_given)
+    if n:
+        centred = ranks_given - ranks_given.mean()
+        weights = centred / (float(centred @ centred) or 1.0)
+        ranks_x = ranks_x - ranks_x.mean() - (ranks_x @ weights) * centred
+        ranks_y = ranks_y - ranks_y.mean() - (ranks_y @ weights) * centred
+    return _correlation(ranks_x, ranks_y, degrees=n - 3)
 
 
 def _ranks(*columns: npt.ArrayLike) -> npt.NDArray[np.float64]:
@@ -50,13 +52,17 @@ def _correlation(
     from scipy.stats import t
 
     n = len(x)
-    x, y = (v - v.mean() if n else v for v in (x, y))
-    # Ranks vary by half a unit or not at all; what is smaller is rounding.
+    if n:
+        x = x - x.mean()
+        y = y - y.mean()
+    # Ranks vary by at least half a unit or not at all: smaller variations are rounding errors.
     if n < 3 or min(np.ptp(x), np.ptp(y)) < 1e-9 * n:
         return Correlation(math.nan, math.nan, n)
     rho = float(np.clip(x @ y / math.sqrt((x @ x) * (y @ y)), -1, 1))
     if degrees < 1:
         return Correlation(rho, math.nan, n)
-    spare = (1 - rho) * (1 + rho)
-    p = 2 * float(t.sf(abs(rho) * math.sqrt(degrees / spare), degrees)) if spare else 0.0
+    unexplained = (1 - rho) * (1 + rho)
+    if not unexplained:
+        return Correlation(rho, 0.0, n)
+    p = 2 * float(t.sf(abs(rho) * math.sqrt(degrees / unexplained), degrees))
     return Correlation(rho, p, n)

@@ -1,4 +1,4 @@
-"""Means over a few seeds with their spread, and what a difference allows to say."""
+"""Means over a few seeds with their spread, and verdicts on differences."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ QUANTILES = (
     2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
     2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
-WITHIN = "within the spread"  # the verdict on what cannot be told apart
-FEWEST = 3  # seeds of a verdict: two make an interval so wide that nothing can lie outside of it
+WITHIN = "within the spread"  # the verdict on methods that cannot be told apart
+FEWEST = 3  # seeds of a verdict: the interval of two is so wide that hardly anything lies outside
 TOO_FEW = "too few seeds"
 
 
 @dataclass(frozen=True)
 class Estimate:
     """A mean over seeds with its spread (sample standard deviation; NaN for one seed). If any seed
-    has no finite value there is no mean: dropping it would flatter a method that diverges."""
+    has no finite value, there is no mean: to drop it would flatter a method that diverges."""
 
     mean: float
     spread: float
@@ -31,8 +31,8 @@ class Estimate:
     diverged: int = 0  # seeds without a finite value
 
     @classmethod
-    def of(cls, found: Iterable[float]) -> Estimate:
-        values = list(found)
+    def of(cls, by_seed: Iterable[float]) -> Estimate:
+        values = list(by_seed)
         diverged = sum(not math.isfinite(value) for value in values)
         if diverged or not values:
             return cls(math.nan, math.nan, len(values), diverged)
@@ -41,7 +41,7 @@ class Estimate:
 
     @property
     def half_width(self) -> float:
-        """Of the 95 % confidence interval of the mean."""
+        """Half the width of the 95 % confidence interval of the mean; NaN for one seed."""
         if self.seeds < 2:
             return math.nan
         quantile = QUANTILES[min(self.seeds - 1, len(QUANTILES)) - 1]
@@ -50,13 +50,13 @@ class Estimate:
 
 def ranked(means: Mapping[str, Estimate], metric: str) -> list[str]:
     """Methods from best to worst, those without a mean last."""
-    finite = [name for name, found in means.items() if math.isfinite(found.mean)]
+    finite = [name for name, estimate in means.items() if math.isfinite(estimate.mean)]
     order = sorted(finite, key=lambda name: -better(metric) * means[name].mean)
     return order + [name for name in means if name not in finite]
 
 
 def verdict(difference: Estimate, metric: str) -> str:
-    """What the paired differences to the best method allow to say."""
+    """The verdict that the paired differences to the best method allow."""
     if difference.diverged:
         return "diverged"
     if not difference.seeds:

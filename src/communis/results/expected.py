@@ -1,8 +1,8 @@
-"""What the files of a run's folder must hold for anybody to reckon with it.
+"""What the files of a run's folder must hold for results to be computed from them.
 
-A folder may be damaged, edited by hand or of a newer version. What is read from it is compared with
-what this version writes, so that the rest of communis can rely on it. A refusal names the file.
-Keys that are not there are an older version's; keys that are not known are passed over.
+A folder may be damaged, edited by hand or of a newer version. Everything that is read from it is
+compared with what this version writes, so that the rest of communis can rely on it. A refusal names
+the file. Keys that are missing belong to an older version; unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -95,47 +95,49 @@ CLOCK = ("compute", "down", "up", "idle", "joules")  # seconds and joules
 LATEST = 2**31  # rounds come before
 
 
-def check(path: Path, found: Any, kinds: Table, where: str = "", all: bool = False) -> None:
-    """Refuses a table that holds other kinds of values under these keys. all: or lacks one."""
+def check(path: Path, content: Any, kinds: Table, where: str = "", all: bool = False) -> None:
+    """Refuses a table whose values under these keys are of other kinds. all: no key may be
+    missing."""
     try:
-        fitted(Table, found, where or "the file")
-        refuse_endless(found)
+        fitted(Table, content, where or "the file")
+        refuse_endless(content)
         for key, kind in kinds.items():
-            if all or key in found:
-                fitted(kind, found.get(key), f"{where}.{key}".lstrip("."))
+            if all or key in content:
+                fitted(kind, content.get(key), f"{where}.{key}".lstrip("."))
     except SchemaError as error:
         raise _not_as_written(path, str(error)) from None
 
 
-def check_fleet(path: Path, found: Any) -> None:
+def check_fleet(path: Path, fleet: Any) -> None:
     """Refuses a description of a fleet whose clients are not numbered from 0, or whose attackers
-    and edges are of others."""
-    check(path, found, FLEET)
-    lacking = [key for key in ("labels", "clients", "pooled") if found.get(key) is None]
+    and edges name clients that it does not have."""
+    check(path, fleet, FLEET)
+    lacking = [key for key in ("labels", "clients", "pooled") if fleet.get(key) is None]
     if lacking:
         raise _not_as_written(path, f"it lacks {', '.join(lacking)}")
-    clients = found["clients"]
+    clients = fleet["clients"]
     for number, client in enumerate(clients):
         check(path, client, CLIENT, f"clients[{number}]")
         if client.get("id", number) != number:
             raise _not_as_written(path, f"client {number} is called {shown(client['id'])}")
-    evaluation = found.get("evaluation")
+    evaluation = fleet.get("evaluation")
     if evaluation and not {"clients", "of"} <= evaluation.keys():
         raise _not_as_written(path, "evaluation does not say how many clients of how many")
-    topology = found.get("topology") or {}
+    topology = fleet.get("topology") or {}
     check(path, topology, TOPOLOGY, "topology")
     together = (*(topology.get("edges") or ()), *(topology.get("parts") or ()))
-    named = [*(found.get("attackers") or ()), *(client for group in together for client in group)]
+    named = [*(fleet.get("attackers") or ()), *(client for group in together for client in group)]
     unknown = [client for client in named if clients and not 0 <= client < len(clients)]
     if unknown:
         raise _not_as_written(path, f"there is no client {unknown[0]}")
 
 
 def check_trace(path: Path, trace: Trace, fleet: Mapping[str, Any]) -> None:
-    """Refuses a trace of another fleet. Older folders do not know its digest."""
+    """Refuses a trace of another fleet. Older folders do not have its digest."""
     suites = [client.get("sensors") or () for client in fleet["clients"]]
-    known = {m for suite in suites for m in suite} <= set(trace.modalities)
-    if len(trace.seconds) < len(suites) - fleet["pooled"] or not known:
+    owned = {sensor for suite in suites for sensor in suite}
+    described = len(suites) - 1 if fleet["pooled"] else len(suites)
+    if len(trace.seconds) < described or not owned <= set(trace.modalities):
         raise _not_as_written(
             path,
             f"it is of {len(trace.seconds)} clients with {', '.join(trace.modalities)}, fleet.json "
@@ -146,13 +148,13 @@ def check_trace(path: Path, trace: Trace, fleet: Mapping[str, Any]) -> None:
 
 
 def check_record(path: Path, record: RoundRecord) -> None:
-    """Refuses a record with something else than numbers in it."""
-    whole = [record.round, record.bytes_down, record.bytes_up, record.bytes_framing]
-    whole += [*record.cohort, *(client for client, _ in record.refused)]
+    """Refuses a record whose values are not numbers of their range."""
+    integers = [record.round, record.bytes_down, record.bytes_up, record.bytes_framing]
+    integers += [*record.cohort, *(client for client, _ in record.refused)]
     numbers = [record.loss, record.seconds, record.seconds_evaluation, record.seconds_aggregation]
     numbers += [record.virtual_seconds, record.virtual_joules]
     numbers += [record.consensus_distance, record.attack_distance, *record.scores.values()]
-    for count in whole:
+    for count in integers:
         if type(count) is not int or not -1 <= count < 2**63:
             raise _not_as_written(path, f"{shown(count)} is no number of bytes, rounds or clients")
     for value in numbers:
@@ -164,18 +166,21 @@ def check_record(path: Path, record: RoundRecord) -> None:
 
 
 def check_rows(path: Path, table: pd.DataFrame, clients: Sequence[Mapping[str, Any]]) -> None:
-    """Refuses rows of rounds and clients that there cannot be. path: the tables' folder."""
+    """Refuses rows with rounds and clients that cannot exist. path: the folder of the tables."""
     most = len(clients) or LATEST
     bounds = {"round": (1, LATEST), "class": (-1, LATEST), "support": (0, np.inf)}
     bounds |= {"payload": (0, np.inf), "framing": (0, np.inf)}
     bounds |= dict.fromkeys(CLIENTS, (LOWEST, most))
     bounds |= dict.fromkeys(CLOCK, (0, np.inf))
     for name, (least, limit) in bounds.items():
-        if name in table and len(table):
-            low, high = table[name].min(skipna=False), table[name].max(skipna=False)
-            if not (least <= low and high < limit):
-                wrong = low if not least <= low else high
-                raise _not_as_written(path, f"it has {name} {wrong}")
+        if name not in table or not len(table):
+            continue
+        low = table[name].min(skipna=False)
+        high = table[name].max(skipna=False)
+        if not least <= low:
+            raise _not_as_written(path, f"it has {name} {low}")
+        if not high < limit:
+            raise _not_as_written(path, f"it has {name} {high}")
 
 
 def _not_as_written(path: Path, why: str) -> CommunisError:

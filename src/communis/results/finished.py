@@ -15,11 +15,11 @@ from typing import Any
 import pandas as pd
 import pyarrow.compute as pc
 
-from communis.core import disk
 from communis.core.contract import SERVER
 from communis.core.errors import CommunisError, readable
 from communis.core.pooled import HITS, SAID, Count, is_pooled, of_client, pooled_f1, sibling
 from communis.core.selection import Select
+from communis.core.settings import SchemaError, refuse_line_breaks
 from communis.exchange.messages import RoundRecord
 from communis.fleet.availability.trace import Trace
 from communis.results import expected
@@ -29,6 +29,7 @@ from communis.run.folder import RunFolder
 
 # Settings that change no number of a run, or that runs to be averaged over may differ in.
 _FREE = ("name", "variant", "seed", "metric", "select", "target", "run.workers", "run.start_method",
+         "run.backend",
          "run.checkpoint_every", "run.device", "run.eval_whole", "run.pairs",
          "run.pairs_in")  # fmt: skip
 
@@ -40,7 +41,7 @@ class Finished:
     path: Path
     config: Mapping[str, Any]
     records: Sequence[RoundRecord]
-    label: str = ""  # the method, with what tells it from others of its name; see `collect`
+    label: str = ""  # the method, with its settings where runs differ in them; see `collect`
 
     @property
     def method(self) -> str:
@@ -52,7 +53,7 @@ class Finished:
 
     @property
     def cell(self) -> Mapping[str, str]:
-        """Where in an experiment's grid it lies: axis -> level."""
+        """The place of the run in the grid of its experiment: the level of every axis."""
         return {axis: str(level) for axis, level in self.config.get("cell", {}).items()}
 
     @cached_property
@@ -62,26 +63,32 @@ class Finished:
 
     @cached_property
     def position(self) -> tuple[int, ...]:
-        """Where the cell stands in the order of the experiment's file; old folders do not say."""
-        found = []
+        """The place of the cell in the order of the experiment's file: the number of its level on
+        every axis. Folders of older versions do not have the order."""
+        numbers = []
         for axis, level in self.cell.items():
-            levels = [str(one) for one in self.config.get("levels", {}).get(axis, ())]
-            found.append(levels.index(level) if level in levels else len(levels))
-        return tuple(found)
+            levels = [str(known) for known in self.config.get("levels", {}).get(axis, ())]
+            numbers.append(levels.index(level) if level in levels else len(levels))
+        return tuple(numbers)
 
     @cached_property
     def settings(self) -> Mapping[str, str]:
-        """Every setting that matters, by dotted key."""
+        """Every setting that can change a number of the run, by dotted key; values as JSON."""
         flat = {}
         for table, content in self.config.items():
             items = content.items() if isinstance(content, Mapping) else [("", content)]
             for key, value in items:
                 flat[f"{table}.{key}".rstrip(".")] = json.dumps(value, default=str)
-        if "brought" in self.fleet:  # what counts is in the files, not what they are called
-            flat = {k: v for k, v in flat.items() if k not in ("fleet.profiles", "fleet.weights")}
-            brought = self.fleet["brought"].items()
-            flat |= {f"brought.{k}": json.dumps(v, sort_keys=True) for k, v in brought}
-        return {k: v for k, v in flat.items() if k not in _FREE and not k.startswith("levels.")}
+        if "brought" in self.fleet:  # the content of these files counts, not their names
+            flat.pop("fleet.profiles", None)
+            flat.pop("fleet.weights", None)
+            for key, value in self.fleet["brought"].items():
+                flat[f"brought.{key}"] = json.dumps(value, sort_keys=True)
+        return {
+            key: value
+            for key, value in flat.items()
+            if key not in _FREE and not key.startswith("levels.")
+        }
 
     @cached_property
     def bench(self) -> Mapping[str, str]:
@@ -91,95 +98,100 @@ class Finished:
 
     @property
     def targets(self) -> Sequence[float]:
-        """Of the score to judge by, as its file has them: a number, a list or nothing."""
-        found = self.config.get("target", 0)
-        return [float(one) for one in (found if isinstance(found, list) else [found]) if one]
+        """The target scores of the experiment's file, which has a number, a list or nothing."""
+        asked = self.config.get("target", 0)
+        values = asked if isinstance(asked, list) else [asked]
+        return [float(value) for value in values if value]
 
     @property
     def evaluated(self) -> Sequence[RoundRecord]:
+        """The records of the rounds that were evaluated."""
         return [record for record in self.records if record.scores]
 
     @property
     def planned(self) -> int:
-        """How many rounds it is to have; 0 where its settings do not say."""
+        """The number of rounds in the settings; 0 where they have none."""
         return int(self.config["run"]["rounds"])
 
     @property
     def complete(self) -> bool:
-        planned, ended = self.planned, self.privacy.get("ended")
-        return len(self.records) == planned or (bool(self.records) and len(self.records) == ended)
+        """Whether all rounds are done, or the budget of privacy is spent."""
+        done = len(self.records)
+        return done == self.planned or (done > 0 and done == self.privacy.get("ended"))
 
     @cached_property
     def privacy(self) -> Mapping[str, Any]:
-        """What left the clients and how it was protected; empty in folders of older versions."""
-        path = self.path / "privacy.json"
-        found = RunFolder(self.path).accounted()
-        expected.check(path, found, expected.ACCOUNT)
-        return found
+        """The account of what left the clients and how it was protected; empty in folders of older
+        versions."""
+        account = RunFolder(self.path).accounted()
+        expected.check(self.path / "privacy.json", account, expected.ACCOUNT)
+        return account
 
     @cached_property
     def fleet(self) -> Mapping[str, Any]:
-        """Class names and clients, as written when the run began."""
+        """The class names and clients, as they were written when the run began."""
         path = self.path / "fleet.json"
-        found: Mapping[str, Any] = disk.read_json(path)
-        expected.check_fleet(path, found)
-        return found
+        fleet: Mapping[str, Any] = RunFolder(self.path).fleet()
+        expected.check_fleet(path, fleet)
+        return fleet
 
     @cached_property
     def environment(self) -> Mapping[str, Any]:
-        """Versions and machine."""
-        found = RunFolder(self.path).environment()
-        expected.check(self.path / "environment.json", found, {})
-        return found
+        """The versions of packages, and the machine."""
+        environment = RunFolder(self.path).environment()
+        expected.check(self.path / "environment.json", environment, {})
+        return environment
 
     @cached_property
     def trace(self) -> Trace | None:
-        """When which sensor was missing; None if none was."""
+        """The trace of missing sensors; None if none was ever missing."""
         path = self.path / "availability.parquet"
         if not path.exists() and not self.fleet.get("availability"):
             return None
-        found = Trace.load(path)
-        expected.check_trace(path, found, self.fleet)
-        return found
+        trace = Trace.load(path)
+        expected.check_trace(path, trace, self.fleet)
+        return trace
 
     @property
     def clients(self) -> Sequence[Mapping[str, Any]]:
-        """The fleet's clients; with pooled data, the one beside the server is none of them."""
-        found: Sequence[Mapping[str, Any]] = self.fleet["clients"]
-        return found[:-1] if self.fleet["pooled"] else found
+        """The clients of the fleet. With pooled data, the last one stands for the server and is not
+        among them."""
+        described: Sequence[Mapping[str, Any]] = self.fleet["clients"]
+        return described[:-1] if self.fleet["pooled"] else described
 
     @property
     def attackers(self) -> list[int]:
-        """Who attacks; nobody in old folders."""
+        """The clients that attack; none in folders of older versions."""
         return list(self.fleet.get("attackers", ()))
 
     @cached_property
     def sensors(self) -> Mapping[int, tuple[str, ...]]:
-        """What every client owns, as far as it is described."""
+        """The sensors that every described client owns."""
         return {c["id"]: tuple(c.get("sensors", ())) for c in self.clients if "id" in c}
 
     @cached_property
     def models(self) -> Mapping[int, str]:
-        """The architecture of every client, as far as it is described."""
+        """The architecture of every client whose description has one."""
         return {c["id"]: c["model"] for c in self.clients if "id" in c and c.get("model")}
 
     @cached_property
     def kinds(self) -> Mapping[int, str]:
-        """What every client is: its device, if it is known, and its sensors."""
-        devices = {c.get("id"): c.get("device", "") for c in self.clients}
-        return {
-            client: ", ".join(filter(None, [devices[client], "+".join(suite)]))
-            for client, suite in self.sensors.items()
-        }
+        """The kind of every client: its device, if it is known, and its sensors."""
+        devices = {client.get("id"): client.get("device", "") for client in self.clients}
+        kinds = {}
+        for client, suite in self.sensors.items():
+            kinds[client] = ", ".join(filter(None, [devices[client], "+".join(suite)]))
+        return kinds
 
     @property
     def scores(self) -> pd.DataFrame:
-        """Everything that was scored; of a long run that is a lot, so it is not kept."""
+        """All scores, by round, client, sensors, metric and class. A long run has many, so they are
+        read anew each time."""
         return pd.DataFrame(self.rows("scores"))
 
     @cached_property
     def last_scores(self) -> pd.DataFrame:
-        """Everything that was scored in the last evaluated round."""
+        """All scores of the last evaluated round."""
         last = [record.round for record in self.evaluated[-1:]]
         return pd.DataFrame(self.rows("scores", rounds=last))
 
@@ -190,12 +202,12 @@ class Finished:
 
     @property
     def log(self) -> pd.DataFrame:
-        """What clients and the server (-1) noted, by round."""
+        """The log of clients and of the server (client -1), by round."""
         return pd.DataFrame(self.rows("log"))
 
     @property
     def pairs(self) -> pd.DataFrame:
-        """How alike the updates of two clients were, by round and group."""
+        """The cosines of the updates of two clients, by round and group of parameters."""
         return pd.DataFrame(self.rows("pairs"))
 
     def rows(
@@ -205,42 +217,43 @@ class Finished:
         columns: Sequence[str] | None = None,
         rounds: Collection[int] | None = None,
     ) -> Any:
-        """A data frame of what a room's tables say, or of a part of it, as in `tables.read`."""
+        """The rows of the tables of a room as a data frame, or those that `tables.read` chooses."""
         table = tables.read(self.path, room, self.records, where, columns, rounds).to_pandas()
         expected.check_rows(self.path / room, table, self.clients)
         return table
 
     @cached_property
     def senders(self) -> Mapping[int, int]:
-        """The clients that ever sent a payload, with the round in which they first did."""
+        """The clients that sent a payload, with the first round in which they did."""
         sent = (pc.field("sender") != SERVER) & (pc.field("payload") > 0)
         links = self.rows("links", sent, ["sender", "round"])
         first = links.groupby("sender")["round"].min()
         return {int(client): int(round) for client, round in first.items()}
 
     def _history(self, metric: str) -> tuple[Scores, Scores]:
-        """What clients score in test and validation with all their sensors, by client and round."""
+        """The test and the validation scores of clients with all their sensors, by client and
+        round."""
         if metric not in self._histories:
             table = self._own(metric)
-            of = {split: part["value"] for split, part in table.groupby("split")}
-            none = table["value"][:0]
-            self._histories[metric] = of.get("test", none), of.get("val", none)
+            test = table[table["split"] == "test"]["value"]
+            validation = table[table["split"] == "val"]["value"]
+            self._histories[metric] = test, validation
         return self._histories[metric]
 
     @cached_property
     def _histories(self) -> dict[str, tuple[Scores, Scores]]:
-        """What `_history` has read already: only of the metrics that choose a round."""
+        """The histories that were read before: those of the metrics that choose a round."""
         return {}
 
     def _test(self, metric: str, there: pd.Index[Any]) -> Scores:
-        """The test scores of at least these clients and rounds."""
+        """The test scores of these clients and rounds, and maybe of others."""
         if metric in self._histories:
             return self._histories[metric][0]
         table = self._own(metric, there.get_level_values("round").unique().tolist())
         return table[table["split"] == "test"]["value"]
 
     def _own(self, metric: str, rounds: Collection[int] | None = None) -> pd.DataFrame:
-        """What clients score with all their sensors, by client and round."""
+        """The scores of clients with all their sensors, by client and round."""
         where = pc.field("own") & (pc.field("class") == -1) & (pc.field("metric") == metric)
         columns = ["client", "round", "split", "value"]
         table = self.rows("scores", where, columns, rounds)
@@ -248,14 +261,17 @@ class Finished:
 
     def by_client(self, metric: str, select: Select = "last", by: str = "") -> Scores:
         """The test score of every client with all its sensors, in the round that counts or as the
-        mean of those that do: chosen by the validation scores of the metric `by` (if empty, of this
-        one), so that several metrics describe the same model."""
-        key = of_client(metric), select, by or metric
+        mean over those that count. The validation scores of the metric `by` choose the round (if
+        it is empty, those of this metric), so that several metrics describe the same model."""
+        metric_of_client = of_client(metric)
+        chosen_by = by or metric
+        key = metric_of_client, select, chosen_by
         if key not in self._chosen:
-            there = self._counting(select, key[2])
-            scores = self._test(key[0], there)
-            found = scores[scores.index.isin(there)].groupby("client")
-            self._chosen[key] = found.mean().where(found.count() == found.size())
+            counting = self._counting(select, chosen_by)
+            scores = self._test(metric_of_client, counting)
+            by_client = scores[scores.index.isin(counting)].groupby("client")
+            all_finite = by_client.count() == by_client.size()
+            self._chosen[key] = by_client.mean().where(all_finite)
         return self._chosen[key]
 
     def _counting(self, select: Select, by: str) -> pd.Index[Any]:
@@ -266,53 +282,58 @@ class Finished:
 
     @cached_property
     def _chosen(self) -> dict[tuple[str, Select, str], Scores]:
-        """What `by_client` has found already: tables and pages ask for it again and again."""
+        """The results of `by_client`, which tables and pages ask for many times."""
         return {}
 
     def final(self, metric: str, select: Select = "last", by: str = "") -> float:
-        """The mean over clients of that test score, or the pooled one; NaN if there is none."""
+        """The mean of `by_client` over clients, or the pooled score; NaN if there is none."""
         if is_pooled(metric):
             return self._pooled(metric, select, by or metric)
         return float(self.by_client(metric, select, by).mean(skipna=False))
 
     def _pooled(self, metric: str, select: Select, by: str) -> float:
-        """The macro-F1 of all clients' windows together, each in the round that counts for it;
-        where several rounds count for all, the mean of theirs."""
+        """The macro-F1 of the windows of all clients together, each in the round that counts for
+        it. Where several rounds count for all clients, the mean over these rounds."""
         key = metric, select, by
         if key not in self._pools:
-            there = self._counting(select, by)
-            rounds = there.get_level_values("round").unique().tolist()
+            counting = self._counting(select, by)
+            rounds = counting.get_level_values("round").unique().tolist()
             names = [sibling(metric, HITS), sibling(metric, SAID)]
             where = pc.field("own") & (pc.field("split") == "test")
             where &= pc.field("metric").isin(names)
             columns = ["client", "round", "metric", "class", "value", "support"]
             table = self.rows("scores", where, columns, rounds).set_index(["client", "round"])
-            table = table[table.index.isin(there)]
-            parts = [table] if select == "client" else [t for _, t in table.groupby("round")]
+            table = table[table.index.isin(counting)]
+            if select == "client":
+                parts = [table]
+            else:
+                parts = [part for _, part in table.groupby("round")]
             try:
-                found = [_f1(part) for part in parts if len(part)]
-            # Of no windows, of infinitely many, or of no class at all.
+                values = [_f1(part) for part in parts if len(part)]
+            # No windows, infinitely many, or no class at all.
             except (ZeroDivisionError, OverflowError, StatisticsError):
                 raise CommunisError(
                     f"{self.path / 'scores'}: {names[0]} and {names[1]} count windows, but some "
                     "are no numbers of windows; put back a copy, or run it again"
                 ) from None
-            self._pools[key] = fmean(found) if found else math.nan
+            self._pools[key] = fmean(values) if values else math.nan
         return self._pools[key]
 
     @cached_property
     def _pools(self) -> dict[tuple[str, Select, str], float]:
-        """What `_pooled` has found already."""
+        """The results of `_pooled`."""
         return {}
 
 
 def _f1(table: pd.DataFrame) -> float:
-    """The macro-F1 of all windows that these rows of scores count."""
+    """The macro-F1 of the windows that these rows of scores count."""
     rows = zip(table["metric"], table["class"], table["value"], table["support"], strict=True)
     return pooled_f1(Count(*row) for row in rows)
 
 
 def read(path: Path) -> Finished:
+    """The run in this folder. A run without a finished round, or with a gap between its rounds, is
+    refused."""
     config = settings_in(path)
     records = RunFolder(path).complete_records()
     if not records:
@@ -331,18 +352,23 @@ def read(path: Path) -> Finished:
 
 
 def settings_in(folder: Path) -> Mapping[str, Any]:
-    """The settings of a run, as far as results are read by them. A file that lacks the method, the
-    seed or the rounds is refused: a run writes all of its settings, so that they were lost."""
+    """The settings of the run in this folder. A file without the method, the seed or the rounds is
+    refused: a run writes all of its settings, so they were lost."""
     path = folder / "config.toml"
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
-        expected.check(path, found, expected.CONFIG)
-        name, seed = found["method"]["name"], found["seed"]
-        # A run that was made in Python need not say how it went, and on what.
-        found = {"data": {"name": "not said"}, "run": {}, **found}
-        found["run"] = {"rounds": 0, **found["run"]}
-        expected.check(path, found["run"], expected.RUN, "run")
-        data, rounds = found["data"]["name"], found["run"]["rounds"]
+        settings = tomllib.loads(path.read_text(encoding="utf-8"))
+        expected.check(path, settings, expected.CONFIG)
+        name = settings["method"]["name"]
+        seed = settings["seed"]
+        # The settings of a run that was made in Python may lack the data and the rounds.
+        settings = {"data": {"name": "not said"}, "run": {}, **settings}
+        settings["run"] = {"rounds": 0, **settings["run"]}
+        expected.check(path, settings["run"], expected.RUN, "run")
+        data = settings["data"]["name"]
+        rounds = settings["run"]["rounds"]
+        refuse_line_breaks(settings)
+    except SchemaError as error:
+        raise CommunisError(f"{path}: {error}") from None
     except (OSError, ValueError, KeyError, RecursionError) as error:
         what = f"{type(error).__name__}: {error}"
         raise CommunisError(
@@ -352,9 +378,8 @@ def settings_in(folder: Path) -> Mapping[str, Any]:
         raise CommunisError(
             f"{path}: expected method.name and data.name as text, and rounds and seed of at least 0"
         )
-    target = found.get("target", 0)
-    if not all(
-        type(one) in (int, float) for one in (target if isinstance(target, list) else [target])
-    ):
+    target = settings.get("target", 0)
+    targets = target if isinstance(target, list) else [target]
+    if any(type(value) not in (int, float) for value in targets):
         raise CommunisError(f"{path}: target: expected a number or a list of numbers")
-    return found
+    return settings

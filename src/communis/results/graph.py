@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,68 +16,127 @@ from communis.core.arrays import Array
 from communis.core.contract import SERVER
 from communis.core.errors import CommunisError
 from communis.exchange.topology import NEIGHBOURS
+from communis.results.compare import grouped
 from communis.results.finished import Finished
 
 
 def topology(run: Finished) -> Mapping[str, Any]:
     """The graph as it was written down; empty for a star and in old folders."""
-    found: Mapping[str, Any] = run.fleet.get("topology", {})
-    if found.get("kind", "star") in ("star", "apart"):
+    graph: Mapping[str, Any] = run.fleet.get("topology", {})
+    if graph.get("kind", "star") in ("star", "apart"):
         return {}
-    if "edges" not in found:
+    if "edges" not in graph:
         raise CommunisError(
             f"{run.path / 'fleet.json'}: its topology has no edges, though it is of kind "
-            f"{found['kind']!r}; put back a copy of the file"
+            f"{graph['kind']!r}; put back a copy of the file"
         )
-    return found
+    return graph
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A graph in numbers."""
+
+    edges: int
+    fewest_neighbours: int
+    most_neighbours: int
+    diameter: float  # infinite where the graph falls into parts
+    parts: Sequence[int]  # how many clients each has, the largest first
+    changes: bool  # from round to round
+    loss: float  # probability that a message is lost
+    link: str  # unicast or broadcast; empty in old folders
+    bytes_per_round: Mapping[str, float]  # by method: over an edge, or of a broadcast
+
+
+def facts(group: Sequence[Finished]) -> Facts:
+    """The graph of runs that are all on the same one."""
+    about = topology(group[0])
+    clients = len(group[0].clients)
+    neighbours = degrees(about["edges"], clients)
+    parts = sorted(map(len, about.get("parts", ())), reverse=True)
+    return Facts(
+        edges=len(about["edges"]),
+        fewest_neighbours=int(neighbours.min()),
+        most_neighbours=int(neighbours.max()),
+        diameter=float(hops(about["edges"], clients).max(initial=0)),
+        parts=parts,
+        changes=bool(about.get("changes")),
+        loss=float(about.get("loss", 0)),
+        link=str(about.get("link", "")),
+        bytes_per_round={method: per_round(runs[0]) for method, runs in grouped(group).items()},
+    )
 
 
 def alike(runs: Sequence[Finished]) -> list[list[Finished]]:
     """The runs on every graph, those with most attackers first."""
-    found: dict[str, list[Finished]] = {}
+    by_graph: dict[str, list[Finished]] = {}
     for run in runs:
-        found.setdefault(json.dumps(topology(run), sort_keys=True), []).append(run)
-    return [sorted(group, key=lambda run: -len(run.attackers)) for group in found.values()]
+        by_graph.setdefault(json.dumps(topology(run), sort_keys=True), []).append(run)
+    return [sorted(group, key=lambda run: -len(run.attackers)) for group in by_graph.values()]
 
 
 def names(groups: Sequence[Sequence[Finished]]) -> list[str]:
-    """By kind; where that is not enough, with the cell or method."""
-    kinds = [str(g[0].config.get("topology", {}).get("kind", "graph")) for g in groups]
-    names = [
-        f"{kind.replace('_', ' ')}, {len(g[0].clients)} clients"
-        for kind, g in zip(kinds, groups, strict=True)
+    """The names of graphs: the kind; where that is not enough, with the cell or method."""
+    plain = []
+    for group in groups:
+        kind = str(group[0].config.get("topology", {}).get("kind", "graph"))
+        plain.append(f"{kind.replace('_', ' ')}, {len(group[0].clients)} clients")
+    if len(set(plain)) == len(plain):
+        return plain
+    return [
+        f"{name}, {group[0].place or group[0].method}"
+        for name, group in zip(plain, groups, strict=True)
     ]
-    if len(set(names)) == len(names):
-        return names
-    return [f"{name}, {g[0].place or g[0].method}" for name, g in zip(names, groups, strict=True)]
 
 
 def carried(run: Finished) -> pd.DataFrame:
     """What clients sent each other: round, both ends of the edge, the lower one first, and payload.
     Of a broadcast the lower end is NEIGHBOURS."""
-    t = run.rows("links")
-    t = t[(t["sender"] != SERVER) & (t["receiver"] != SERVER)]
-    ends = np.sort(t[["sender", "receiver"]].to_numpy(), axis=1)
-    return pd.DataFrame({"round": t["round"], "low": ends[:, 0], "high": ends[:, 1],
-                         "payload": t["payload"]})  # fmt: skip
+    links = run.rows("links")
+    links = links[(links["sender"] != SERVER) & (links["receiver"] != SERVER)]
+    ends = np.sort(links[["sender", "receiver"]].to_numpy(), axis=1)
+    return pd.DataFrame(
+        {
+            "round": links["round"],
+            "low": ends[:, 0],
+            "high": ends[:, 1],
+            "payload": links["payload"],
+        }
+    )
 
 
 def per_round(run: Finished) -> float:
     """Bytes over an edge in both directions, or of a broadcast, in a round in which it was used."""
-    found = carried(run).groupby(["round", "low", "high"])["payload"].sum()
-    return float(found.mean()) if len(found) else 0.0
+    totals = carried(run).groupby(["round", "low", "high"])["payload"].sum()
+    return float(totals.mean()) if len(totals) else 0.0
 
 
 def by_edge(run: Finished) -> dict[tuple[int, int], float]:
     """Bytes over the whole run; nothing where clients broadcast."""
-    t = carried(run)
-    total = t[t["low"] != NEIGHBOURS].groupby(["low", "high"], as_index=False)["payload"].sum()
-    columns = (total[name].tolist() for name in ("low", "high", "payload"))
-    return {(a, b): float(count) for a, b, count in zip(*columns, strict=True)}
+    messages = carried(run)
+    unicast = messages[messages["low"] != NEIGHBOURS]
+    totals = unicast.groupby(["low", "high"], as_index=False)["payload"].sum()
+    edges = zip(totals["low"].tolist(), totals["high"].tolist(), strict=True)
+    return {edge: float(total) for edge, total in zip(edges, totals["payload"], strict=True)}
 
 
 def degrees(edges: Sequence[Sequence[int]], nodes: int) -> Array:
+    """How many neighbours every node has."""
     return np.bincount(np.array(edges, int).ravel(), minlength=nodes)
+
+
+def degree_counts(run: Finished, most: int) -> dict[tuple[int, int], int]:
+    """How many clients have a number of neighbours within a stretch from the first to the second
+    number; at most `most` stretches."""
+    neighbours = degrees(topology(run)["edges"], len(run.clients))
+    low, high = int(neighbours.min()), int(neighbours.max())
+    size = math.ceil((high - low + 1) / most)
+    counts = {}
+    for first in range(low, high + 1, size):
+        last = min(first + size - 1, high)
+        inside = (neighbours >= first) & (neighbours <= last)
+        counts[first, last] = int(inside.sum())
+    return counts
 
 
 def hops(edges: Sequence[Sequence[int]], nodes: int) -> Array:

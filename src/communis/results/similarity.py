@@ -4,6 +4,7 @@ weights that clients give each other for it."""
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,14 +13,29 @@ import pandas as pd
 import pyarrow.compute as pc
 
 from communis.core import diagnostics
+from communis.core.arrays import Array
 from communis.core.contract import SERVER
 from communis.core.diagnostics import Diagnostic
+from communis.results.compare import grouped
+from communis.results.curves import Bands, joined, of_table
 from communis.results.finished import Finished
-from communis.results.report.graph import NODES
 from communis.results.selection import Scores
 
 _KINDS = f"{diagnostics.ALIKE_PAIR.name}|{diagnostics.WEIGHT.name}"
 PAIR = rf"^(?P<kind>{_KINDS})(?P<one>\d+)-(?P<other>\d+)$"  # names in the log
+
+Span = tuple[float, float]  # the lowest and the highest
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights of the last round against equal ones."""
+
+    moved: float  # share of the weight that similarity moved; NaN where it was not noted
+    others: Span  # weights that clients give to others
+    own: Span | None  # weights that clients give to themselves, where they do
+    peers: int  # among how many an equal weight would be shared
+    times: Span  # weights over the equal one
 
 
 @dataclass(frozen=True)
@@ -38,9 +54,9 @@ class Learning:
 
     @cached_property
     def rounds(self) -> list[int]:
-        """Those whose pairs can be shown."""
-        found: list[int] = np.unique(self.pairs["round"]).tolist()
-        return found if 1 < len(self.clients) <= NODES else []
+        """The rounds with values of single pairs of clients."""
+        rounds: list[int] = np.unique(self.pairs["round"]).tolist()
+        return rounds if len(self.clients) > 1 else []
 
     @cached_property
     def mixed(self) -> bool:
@@ -51,26 +67,26 @@ class Learning:
         """What clients are coloured by: their model, if there are several, or their sensors."""
         models = {c.get("id"): str(c.get("model", "")) for c in self.run.clients}
         suites = {client: "+".join(suite) for client, suite in self.run.sensors.items()}
-        found = models if self.mixed else suites
+        kinds = models if self.mixed else suites
         everybody = {*self.run.sensors, *self.pairs["one"], *self.pairs["other"]}
-        return {client: found.get(client) or "not described" for client in everybody}
+        return {client: kinds.get(client) or "not described" for client in everybody}
 
     def table(self, what: Diagnostic, round: int) -> pd.DataFrame:
         """Clients x clients; NaN where nothing was noted."""
-        t = self.pairs[(self.pairs["kind"] == what.name) & (self.pairs["round"] == round)]
-        wide = t.pivot(index="one", columns="other", values="value")
+        chosen = (self.pairs["kind"] == what.name) & (self.pairs["round"] == round)
+        wide = self.pairs[chosen].pivot(index="one", columns="other", values="value")
         return wide.reindex(index=self.clients, columns=self.clients).astype(float)
 
     def alike(self, round: int) -> pd.DataFrame:
-        """Both halves."""
+        """The similarities of a round as a symmetric table."""
         half = self.table(diagnostics.ALIKE_PAIR, round)
         return half.where(half.notna(), half.T)
 
     @cached_property
     def weights(self) -> pd.DataFrame:
         """Of the last round, without lines of clients that have no class at all."""
-        found = self.table(diagnostics.WEIGHT, self.rounds[-1])
-        return found[found.sum(axis=1) > 0]
+        table = self.table(diagnostics.WEIGHT, self.rounds[-1])
+        return table[table.sum(axis=1) > 0]
 
     @cached_property
     def selfish(self) -> bool:
@@ -79,13 +95,29 @@ class Learning:
 
     @cached_property
     def peers(self) -> int:
-        """Among how many weights would be shared equally if everybody had every class."""
-        return max(1, int((self.weights > 0).any().sum()) - (not self.selfish))
+        """Among how many clients a weight would be shared equally if everybody had every class."""
+        receivers = int((self.weights > 0).any().sum())
+        return max(1, receivers if self.selfish else receivers - 1)
 
     @cached_property
-    def form(self) -> str:
-        """How weights are written."""
-        return ".3f" if self.peers <= 10 else ".4f"
+    def given(self) -> Weights | None:
+        """The weights of the last round; None where no client gives any to another one."""
+        values = self.weights.to_numpy()
+        itself = np.equal.outer(self.weights.index, self.weights.columns)
+        others = np.where(itself, np.nan, values)
+        if not np.nansum(others):
+            return None
+        return Weights(
+            moved=self.moved,
+            others=span(others),
+            own=span(values[itself]) if self.selfish else None,
+            peers=self.peers,
+            times=span((values if self.selfish else others) * self.peers),
+        )
+
+
+def span(values: Array) -> Span:
+    return float(np.nanmin(values)), float(np.nanmax(values))
 
 
 def rank(kind: str) -> tuple[int, str]:
@@ -97,11 +129,27 @@ def learning(run: Finished) -> Learning:
     names = pc.field("name").isin([diagnostics.ALIKE.name, diagnostics.MOVED.name])
     names |= pc.match_substring_regex(pc.field("name"), PAIR)
     log = run.rows("log", (pc.field("client") == SERVER) & names)
-    mine = log[np.isfinite(log["value"])]
-    mean = mine[mine["name"] == diagnostics.ALIKE.name].set_index("round")["value"]
-    known = pd.DataFrame({"name": mine["name"].unique()})  # far fewer than lines
+    finite = log[np.isfinite(log["value"])]
+    mean = finite[finite["name"] == diagnostics.ALIKE.name].set_index("round")["value"]
+    known = pd.DataFrame({"name": finite["name"].unique()})  # far fewer than lines
     parsed = known.join(known["name"].str.extract(PAIR)).dropna()
-    pairs = parsed.merge(mine[["name", "round", "value"]], on="name")
-    moved = mine[mine["name"] == diagnostics.MOVED.name]["value"]
+    pairs = parsed.merge(finite[["name", "round", "value"]], on="name")
+    moved = finite[finite["name"] == diagnostics.MOVED.name]["value"]
     last = float(moved.iloc[-1]) if len(moved) else math.nan
     return Learning(run, mean, pairs.astype({"one": int, "other": int}), last)
+
+
+def by_method(runs: Sequence[Finished]) -> dict[str, list[Learning]]:
+    """What was noted in every run of the methods that compare their clients, by seed."""
+    by_name = {}
+    for name, group in grouped(runs).items():
+        noted = [x for x in map(learning, group) if len(x.mean) or x.rounds]
+        if noted:
+            by_name[name] = sorted(noted, key=lambda x: x.run.seed)
+    return by_name
+
+
+def bands(noted: Mapping[str, Sequence[Learning]]) -> Bands:
+    """The mean similarity by round; never in powers of ten, as cosines can be negative."""
+    series = {name: [x.mean for x in group if len(x.mean)] for name, group in noted.items()}
+    return {name: of_table(joined(by_seed)) for name, by_seed in series.items() if by_seed}

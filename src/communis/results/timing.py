@@ -7,7 +7,7 @@ Ratios are taken between runs of the same seed and cell, which share their fleet
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -20,11 +20,13 @@ from communis.results.compare import (
     averaged,
     cells,
     comparable,
+    estimate,
     grouped,
     plainest,
     ranking,
     scored,
 )
+from communis.results.curves import Band, Bands
 from communis.results.estimate import Estimate
 from communis.results.finished import Finished
 
@@ -35,8 +37,8 @@ SPENT = ("rounds", "seconds", "joules", "megabytes")
 
 @dataclass(frozen=True)
 class Reach:
-    """What it took until the test score first reached the target. A run that never did counts with
-    all that it took: with fewer `reached` than `runs` the means are lower bounds."""
+    """What a method took until its test score first reached the target. A run that never reached it
+    counts with all its rounds: with fewer `reached` than `runs` the means are lower bounds."""
 
     rounds: Estimate
     seconds: Estimate
@@ -48,7 +50,7 @@ class Reach:
 
 @dataclass(frozen=True)
 class Clocked:
-    """One method by the device clock; NaN where there is none."""
+    """One method by the device clock; NaN without a clock."""
 
     method: str
     seconds: Estimate  # simulated, per round
@@ -63,7 +65,7 @@ class Timing:
 
     target: float  # NaN: no multiple of STEP was reached by all
     given: bool  # by the user, not chosen
-    several: bool  # were given, of which this is one; see `feasible`
+    several: bool  # several were given, and this is the `feasible` one
     base: str  # what speedups are against
     rows: Sequence[Clocked]
 
@@ -72,12 +74,13 @@ def timing(
     runs: Sequence[Finished], metric: str, select: Select = "last", targets: Sequence[float] = ()
 ) -> Timing | None:
     """Means over cells seed by seed, then over seeds. One of the targets counts (see `named` and
-    `feasible`), or without any the highest multiple of STEP that the mean curve of every method
+    `feasible`); without targets, the highest multiple of STEP that the mean curve of every method
     reached in every cell. None if no run has a clock."""
     runs = scored(runs)
     groups, places = grouped(runs), cells(runs)
     pace = {name: _by_run(group, _round_seconds) for name, group in groups.items()}
-    if not (base := _base(runs, pace)):
+    base = _base(runs, pace)
+    if not base:
         return None
     targets = named(runs, metric, targets)
     target = feasible(runs, metric, targets) if targets else automatic(runs, metric)
@@ -95,19 +98,23 @@ def timing(
 
 
 def named(runs: Sequence[Finished], metric: str, asked: Sequence[float] = ()) -> tuple[float, ...]:
-    """The targets from the easiest to the hardest: those asked for, else those in the runs' files
-    if they agree on them. 0 is none."""
-    if wrong := [target for target in asked if not math.isfinite(target)]:
-        raise CommunisError(f"target: expected a finite number, got {wrong[0]}")
-    found = {frozenset(run.targets) for run in runs if run.targets}
-    own = found.pop() if len(found) == 1 else frozenset()
-    return tuple(sorted(set(filter(None, asked)) or own, key=lambda one: better(metric) * one))
+    """The targets from the easiest to the hardest: those asked for, else those of the runs' files,
+    if these agree. A target of 0 counts as none."""
+    for target in asked:
+        if not math.isfinite(target):
+            raise CommunisError(f"target: expected a finite number, got {target}")
+    in_files = {frozenset(run.targets) for run in runs if run.targets}
+    agreed = in_files.pop() if len(in_files) == 1 else frozenset()
+    chosen = {target for target in asked if target} or agreed
+    return tuple(sorted(chosen, key=lambda target: better(metric) * target))
 
 
 def feasible(runs: Sequence[Finished], metric: str, targets: Sequence[float]) -> float:
-    """The hardest target that every run reached, else the easiest."""
-    reached = [t for t in targets if all(first_round(run, metric, t) for run in runs)]
-    return (reached or targets[:1])[-1]
+    """The hardest target that every run reached, else the easiest one."""
+    reached = [
+        target for target in targets if all(first_round(run, metric, target) for run in runs)
+    ]
+    return reached[-1] if reached else targets[0]
 
 
 def first_round(run: Finished, metric: str, target: float) -> int | None:
@@ -120,7 +127,7 @@ def first_round(run: Finished, metric: str, target: float) -> int | None:
 
 
 def progress(run: Finished, metric: str) -> pd.DataFrame:
-    """By evaluated round: the test score, and what was spent until then."""
+    """The test score of every evaluated round, and what was spent until then."""
     table = pd.DataFrame(
         {
             "seconds": [r.virtual_seconds for r in run.records],
@@ -138,28 +145,33 @@ def to_target(
     group: Sequence[Finished], metric: str, target: float, everywhere: Collection[str] = ()
 ) -> Reach:
     """What the runs of one method spent until they reached the target."""
-    found, reached = dict[tuple[int, str], Mapping[Hashable, float]](), 0
+    spent: dict[tuple[int, str], Mapping[Hashable, float]] = {}
+    reached = 0
     for run in group:
         table = progress(run, metric)
         first = first_round(run, metric, target)
-        reached += first is not None
-        found[run.seed, run.place] = table.loc[first or table.index[-1], [*SPENT]].to_dict()
-    means = {
-        name: _estimate({key: float(one[name]) for key, one in found.items()}, everywhere)
-        for name in SPENT
-    }
+        if first is not None:
+            reached += 1
+        last = first or table.index[-1]
+        spent[run.seed, run.place] = table.loc[last, [*SPENT]].to_dict()
+    means = {}
+    for name in SPENT:
+        by_run = {key: float(values[name]) for key, values in spent.items()}
+        means[name] = _estimate(by_run, everywhere)
     return Reach(**means, reached=reached, runs=len(group))
 
 
 def automatic(runs: Sequence[Finished], metric: str) -> float:
     """The highest multiple of STEP (where less is better, the lowest) that the mean curve of every
-    method reached in every cell; NaN if there is none. Methods without a finite curve have no say.
+    method reached in every cell; NaN if there is none. Methods without a finite curve do not count.
     """
     sign = better(metric)
     tops = []
-    for group in (group for part in cells(runs).values() for group in grouped(part).values()):
-        curves = pd.concat([progress(run, metric)["score"] for run in group], axis=1, join="inner")
-        tops.append(float((sign * curves.mean(axis=1, skipna=False)).max()))
+    for inside in cells(runs).values():
+        for group in grouped(inside).values():
+            scores = [progress(run, metric)["score"] for run in group]
+            means = pd.concat(scores, axis=1, join="inner").mean(axis=1, skipna=False)
+            tops.append(float((sign * means).max()))
     finite = [top for top in tops if math.isfinite(top)]
     target = sign * STEP * math.floor(min(finite) / STEP + 1e-9) if finite else math.nan
     return round(target, 9) if target > 0 else math.nan
@@ -180,55 +192,112 @@ def _round_joules(run: Finished) -> float:
     return fmean(record.virtual_joules for record in run.records)
 
 
-def _estimate(found: ByRun, everywhere: Collection[str] = ()) -> Estimate:
-    return Estimate.of(averaged(found, everywhere).values())
+def _estimate(values: ByRun, everywhere: Collection[str] = ()) -> Estimate:
+    return Estimate.of(averaged(values, everywhere).values())
 
 
 def _base(runs: Sequence[Finished], pace: Mapping[str, ByRun]) -> str:
-    """fedavg if it has a clock, else the method whose rounds take longest."""
-    means = {name: fmean(found.values()) for name, found in pace.items()}
+    """The label of fedavg if it has a clock, else of the method whose rounds take longest; empty if
+    no method has a clock."""
+    means = {name: fmean(by_run.values()) for name, by_run in pace.items()}
     clocked = {name: mean for name, mean in means.items() if math.isfinite(mean)}
     plain = plainest([run for run in runs if run.method in clocked])
     return plain or max(clocked, key=lambda name: clocked[name], default="")
 
 
 def _speedup(group: Sequence[Finished], base: Sequence[Finished]) -> Estimate:
-    """How many rounds a method does in the time of one of the base, on the same devices."""
-    theirs = {(run.seed, run.place): run for run in base}
-    pairs = [(run, theirs[run.seed, run.place]) for run in group if (run.seed, run.place) in theirs]
-    found = {
-        (run.seed, run.place): _round_seconds(other) / own if own > 0 else math.nan
-        for run, other in pairs
-        for own in [_round_seconds(run)]
-        if comparable(run, other)
-    }
-    return _estimate(found)
+    """How many rounds a method does in the time of one round of the base, on the same devices."""
+    base_runs = {(run.seed, run.place): run for run in base}
+    speedups = {}
+    for run in group:
+        other = base_runs.get((run.seed, run.place))
+        if other is None or not comparable(run, other):
+            continue
+        seconds = _round_seconds(run)
+        speedup = _round_seconds(other) / seconds if seconds > 0 else math.nan
+        speedups[run.seed, run.place] = speedup
+    return _estimate(speedups)
+
+
+@dataclass(frozen=True)
+class Tradeoff:
+    """The speedup of a method, and its score."""
+
+    speedup: Estimate
+    score: Estimate
+
+
+def tradeoffs(
+    runs: Sequence[Finished], times: Timing, metric: str, select: Select
+) -> dict[str, Tradeoff]:
+    """The methods that have a mean speedup and a mean score."""
+    groups, places = grouped(runs), cells(runs)
+    both = {}
+    for row in times.rows:
+        score = estimate(groups[row.method], metric, select, places)
+        if math.isfinite(score.mean) and math.isfinite(row.speedup.mean):
+            both[row.method] = Tradeoff(row.speedup, score)
+    return both
+
+
+def courses(runs: Sequence[Finished], times: Timing, metric: str, spent: str) -> Bands:
+    """The mean test score against the simulated `spent`, seconds or joules, of every method with a
+    clock. Seeds draw devices and windows of their own, so what is spent is a mean too."""
+    groups = grouped(runs)
+    bands = {}
+    for row in times.rows:
+        if not math.isfinite(row.seconds.mean):
+            continue
+        tables = [progress(run, metric)[[spent, "score"]] for run in groups[row.method]]
+        joint = pd.concat(tables, axis=1, join="inner")
+        across = joint[[spent]].mean(axis=1).tolist()
+        bands[row.method] = Band.of(across, joint[["score"]].to_numpy().T.tolist())
+    return bands
 
 
 def coverages(groups: Mapping[str, Sequence[Finished]]) -> list[list[str]]:
     """Rows of methods that differ in nothing but their coverage, from the least to the most."""
     rows: dict[object, list[tuple[float, str]]] = {}
     for name, group in groups.items():
-        settings = {run.place: dict(run.settings) for run in group}
-        values = [found.pop("method.coverage", None) for found in settings.values()]
-        if values[0] is not None:
-            alike = tuple((place, tuple(sorted(s.items()))) for place, s in settings.items())
-            rows.setdefault(alike, []).append((float(values[0]), name))
+        by_cell = {run.place: dict(run.settings) for run in group}
+        coverage, *_ = [settings.pop("method.coverage", None) for settings in by_cell.values()]
+        if coverage is None:
+            continue
+        others = tuple((place, tuple(sorted(own.items()))) for place, own in by_cell.items())
+        rows.setdefault(others, []).append((float(coverage), name))
     return [[name for _, name in sorted(row)] for row in rows.values()]
+
+
+def client_rounds(group: Sequence[Finished]) -> pd.DataFrame:
+    """The clock of all runs of a method, with a column `kind` that says what a client is, and
+    `communication`, the seconds of both directions."""
+    parts = []
+    for run in group:
+        table = run.clock
+        kinds = table["client"].map(dict(run.kinds))
+        both = table["down"] + table["up"]
+        parts.append(table.assign(kind=kinds, communication=both, seed=run.seed, cell=run.place))
+    return pd.concat(parts)
 
 
 def by_type(group: Sequence[Finished]) -> pd.DataFrame:
     """Mean seconds of a round by device and sensors, the most frequent first; `clients`: how many
     a run has of them."""
-    parts = []
-    for run in group:
-        t = run.clock
-        t = t.assign(
-            kind=t["client"].map(dict(run.kinds)), communication=t["down"] + t["up"], seed=run.seed
-        )
-        parts.append(t)
-    found = pd.concat(parts)
-    by_kind = found.groupby("kind")
-    means = by_kind[[*PARTS]].mean()
-    means["clients"] = found.groupby(["kind", "seed"])["client"].nunique().groupby("kind").mean()
+    rounds = client_rounds(group)
+    means = rounds.groupby("kind")[[*PARTS]].mean()
+    by_seed = rounds.groupby(["kind", "seed"])["client"].nunique()
+    means["clients"] = by_seed.groupby("kind").mean()
     return means.sort_values("clients", ascending=False, kind="stable")
+
+
+def devices(runs: Sequence[Finished]) -> dict[str, pd.DataFrame]:
+    """`by_type` of every method that has a clock."""
+    tables = {name: by_type(group) for name, group in grouped(runs).items()}
+    return {name: table for name, table in tables.items() if len(table)}
+
+
+def computing_share(tables: Iterable[pd.DataFrame]) -> float:
+    """How much of the time that devices are busy they compute; the rest they send and receive."""
+    table = pd.concat(tables)
+    totals = table[["compute", "communication"]].mul(table["clients"], axis=0).sum()
+    return float(totals["compute"] / max(totals.sum(), 1e-300))

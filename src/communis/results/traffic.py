@@ -18,13 +18,13 @@ SPENT = ("rounds", "uplink", "per_client", "total")
 
 @dataclass(frozen=True)
 class Sent:
-    """What a method sent until its mean test score first reached the target. A seed that never did
-    has no value, and then there is no mean."""
+    """What a method sent until its mean test score first reached the target. A seed that never
+    reached it has no value, and then there is no mean."""
 
     method: str
     rounds: Estimate
     uplink: Estimate  # bytes of payload, all clients together
-    per_client: Estimate  # the same over those that had sent anything by then
+    per_client: Estimate  # the same, divided by the clients that had sent anything by then
     total: Estimate  # bytes in both directions, framing included
     reached: int
     runs: int
@@ -41,8 +41,8 @@ class Traffic:
 def traffic(
     runs: Sequence[Finished], metric: str, select: Select = "last", targets: Sequence[float] = ()
 ) -> list[Traffic]:
-    """One for every target that is named (see `timing.named`), from the easiest to the hardest.
-    Means over cells seed by seed, then over seeds."""
+    """One result for every target (see `timing.named`), from the easiest to the hardest. Means over
+    cells seed by seed, then over seeds."""
     runs = scored(runs)
     groups, places = grouped(runs), cells(runs)
     order = ranking(runs, metric, select)[0]
@@ -55,19 +55,23 @@ def traffic(
 def _sent(
     group: Sequence[Finished], metric: str, target: float, everywhere: Collection[str]
 ) -> Sent:
-    """The runs of one method."""
-    last = [first_round(run, metric, target) for run in group]
-    pairs = zip(group, last, strict=True)
-    found = {(run.seed, run.place): _until(run, end) for run, end in pairs}
-    seeds = {
-        name: averaged({key: one[name] for key, one in found.items()}, everywhere) for name in SPENT
-    }
-    means = {name: Estimate.of(values.values()) for name, values in seeds.items()}
-    return Sent(group[0].method, **means, reached=sum(map(bool, last)), runs=len(group))
+    """What the runs of one method sent."""
+    spent = {}
+    reached = 0
+    for run in group:
+        last = first_round(run, metric, target)
+        if last is not None:
+            reached += 1
+        spent[run.seed, run.place] = _until(run, last)
+    means = {}
+    for name in SPENT:
+        by_run = {key: values[name] for key, values in spent.items()}
+        means[name] = Estimate.of(averaged(by_run, everywhere).values())
+    return Sent(group[0].method, **means, reached=reached, runs=len(group))
 
 
 def _until(run: Finished, last: int | None) -> dict[str, float]:
-    """The bytes of a run up to and with that round."""
+    """The bytes that a run sent until the end of a round; NaN where there is no such round."""
     if last is None:
         return dict.fromkeys(SPENT, math.nan)
     records = [record for record in run.records if record.round <= last]
@@ -77,6 +81,6 @@ def _until(run: Finished, last: int | None) -> dict[str, float]:
     return {
         "rounds": last,
         "uplink": uplink,
-        "per_client": uplink / max(senders, 1),  # where nobody sends, nothing is sent
+        "per_client": uplink / max(senders, 1),  # without senders nothing is sent
         "total": uplink + other,
     }

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 
+from communis.core import diagnostics
+from communis.results.compare import grouped
+from communis.results.correlation import Correlation, partial_spearman, spearman
 from communis.results.finished import Finished
+from communis.results.predictions import MEASURE
 
-DOUBT, SCORE, SENSORS = "mean@sigma_f", "macro_f1", "mean@available"
+UNCERTAINTY = f"{MEASURE}{diagnostics.UNCERTAINTY.name}"
+SCORE = "macro_f1"
+SENSORS = f"{MEASURE}available"
 # The same over the windows that at least one sensor saw.
-SEEN = {DOUBT: "mean@sigma_f_seen", SCORE: "macro_f1@seen", SENSORS: "mean@available_seen"}
+SEEN = {UNCERTAINTY: f"{UNCERTAINTY}_seen", SCORE: f"{SCORE}@seen", SENSORS: f"{SENSORS}_seen"}
 FEWEST = 4  # points of a client, for a correlation of its own
+
+
+@dataclass(frozen=True)
+class Awareness:
+    """How the uncertainty of a method goes with its score."""
+
+    points: pd.DataFrame  # see `points`
+    every_window: pd.DataFrame  # the same, with the windows that no sensor saw
+    seen: Correlation
+    sensors_fixed: Correlation  # with the number of available sensors held fixed
+    every: Correlation  # over every window
+    by_client: Mapping[int, Correlation]  # of the clients with at least FEWEST points
 
 
 def points(runs: Sequence[Finished], every: bool = False) -> pd.DataFrame:
@@ -19,14 +38,38 @@ def points(runs: Sequence[Finished], every: bool = False) -> pd.DataFrame:
     sensor saw or over `every` window; SENSORS is NaN in old runs."""
     parts = []
     for run in runs:
-        t = run.last_scores
-        split = "val" if (t["split"] == "val").any() else "test"
-        own = t[(t["split"] == split) & t["own"] & (t["class"] == -1)]
+        scores = run.last_scores
+        split = "val" if (scores["split"] == "val").any() else "test"
+        own = scores[(scores["split"] == split) & scores["own"] & (scores["class"] == -1)]
         wide = own.pivot_table(index="client", columns="metric", values="value").reset_index()
         if not every:
             wide = wide.drop(columns=list(SEEN), errors="ignore")
             wide = wide.rename(columns={seen: name for name, seen in SEEN.items()})
-        if {DOUBT, SCORE} <= set(wide.columns):
-            wide = wide.reindex(columns=["client", DOUBT, SCORE, SENSORS])
+        if {UNCERTAINTY, SCORE} <= set(wide.columns):
+            wide = wide.reindex(columns=["client", UNCERTAINTY, SCORE, SENSORS])
             parts.append(wide.assign(place=run.place, seed=run.seed))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def awareness(runs: Sequence[Finished]) -> dict[str, Awareness]:
+    """Of every method that has such an uncertainty."""
+    by_method = {}
+    for name, group in grouped(runs).items():
+        seen, every = points(group), points(group, every=True)
+        if not len(seen):
+            continue
+        enough = {}
+        for client in seen["client"].unique():
+            own = seen[seen["client"] == client]
+            correlation = spearman(own[UNCERTAINTY], own[SCORE])
+            if correlation.n >= FEWEST:
+                enough[int(client)] = correlation
+        by_method[name] = Awareness(
+            points=seen,
+            every_window=every,
+            seen=spearman(seen[UNCERTAINTY], seen[SCORE]),
+            sensors_fixed=partial_spearman(seen[UNCERTAINTY], seen[SCORE], seen[SENSORS]),
+            every=spearman(every[UNCERTAINTY], every[SCORE]),
+            by_client=enough,
+        )
+    return by_method

@@ -17,35 +17,52 @@ def pairs(group: Sequence[Finished]) -> pd.DataFrame:
     """Every pair of every run with its `kind`, such as "acc+gyro - acc": the richer suite first."""
     parts = []
     for run in group:
-        t = run.pairs
-        suites = {c: run.sensors.get(c, ()) for c in {*t["one"], *t["other"]}}
-        kinds = [
-            " - ".join("+".join(suite) for suite in sorted(two, key=lambda s: (-len(s), s)))
-            for two in ((suites[a], suites[b]) for a, b in zip(t["one"], t["other"], strict=True))
-        ]
-        parts.append(t.assign(kind=kinds, seed=run.seed))
+        table = run.pairs
+        both = zip(table["one"], table["other"], strict=True)
+        kinds = [_kind(run.sensors.get(one, ()), run.sensors.get(other, ())) for one, other in both]
+        parts.append(table.assign(kind=kinds, seed=run.seed))
     return pd.concat(parts, ignore_index=True)
 
 
-def thirds(found: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _kind(one: Sequence[str], other: Sequence[str]) -> str:
+    richest_first = sorted((one, other), key=lambda suite: (-len(suite), suite))
+    return " - ".join("+".join(suite) for suite in richest_first)
+
+
+def thirds(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """What belongs to the first third of the rounds, and to the last."""
-    rounds = np.sort(found["round"].unique())
+    rounds = np.sort(table["round"].unique())
     size = max(1, len(rounds) // 3)
-    return found[found["round"].isin(rounds[:size])], found[found["round"].isin(rounds[-size:])]
+    first, last = rounds[:size], rounds[-size:]
+    return table[table["round"].isin(first)], table[table["round"].isin(last)]
 
 
-def cosines(found: pd.DataFrame) -> pd.DataFrame:
-    """Groups x kinds of pairs; kinds say how many values they are means of."""
-    by_both = found.groupby(["group", "kind"])["cosine"]
-    wide, counts = by_both.mean().unstack(), by_both.count().unstack()
+def cosines(table: pd.DataFrame) -> pd.DataFrame:
+    """The mean cosine by group and kind of pair, with `n`, the number of values: columns group,
+    kind, cosine, n."""
+    by_both = table.groupby(["group", "kind"])["cosine"]
+    return by_both.agg(cosine="mean", n="count").reset_index()
+
+
+def by_kind(table: pd.DataFrame) -> pd.DataFrame:
+    """Groups x the most frequent kinds of pairs; kinds say how many values they are means of."""
+    means = cosines(table)
+    wide = means.pivot(index="group", columns="kind", values="cosine")
+    counts = means.pivot(index="group", columns="kind", values="n")
     frequent = counts.max().sort_values(ascending=False, kind="stable").index[:KINDS]
-    order = sorted(frequent, key=lambda kind: [(-s.count("+"), s) for s in kind.split(" - ")])
-    wide = wide.reindex(index=in_order(found["group"].unique()), columns=order)
-    heads = [[*kind.split(" - "), f"n {_counts(counts[kind].dropna())}"] for kind in order]
-    wide.columns = pd.Index(["\n".join([f"{one} -", *rest]) for one, *rest in heads])
+    order = sorted(frequent, key=_by_richness)
+    wide = wide.reindex(index=in_order(table["group"].unique()), columns=order)
+    wide.columns = pd.Index([_head(kind, counts[kind].dropna()) for kind in order])
     return wide
 
 
-def _counts(found: pd.Series[float]) -> str:
-    low, high = int(found.min()), int(found.max())
-    return str(low) if low == high else f"{low} to {high}"
+def _by_richness(kind: str) -> list[tuple[int, str]]:
+    return [(-suite.count("+"), suite) for suite in kind.split(" - ")]
+
+
+def _head(kind: str, counts: pd.Series[float]) -> str:
+    """The head of a column, line by line: both suites and the number of values."""
+    first, *others = kind.split(" - ")
+    fewest, most = int(counts.min()), int(counts.max())
+    n = str(fewest) if fewest == most else f"{fewest} to {most}"
+    return "\n".join([f"{first} -", *others, f"n {n}"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from communis import CommunisError
-from communis.cli import jobs
+from communis.cli.jobs import View, carry_out
 from communis.cli.terminal import as_json, out, results
 from communis.core.metrics import better
 from communis.fleet.availability.roles import Role
@@ -29,6 +29,7 @@ from communis.results.wording.scores import (
     scope,
 )
 from communis.run.config import bare
+from communis.run.jobs import Home, Job
 from tests.unit import folders
 
 
@@ -288,7 +289,7 @@ def test_bytes_are_payload_by_client_and_round_where_clients_differ(tmp_path: Pa
     data = {"name": "synthetic", "clients": 5, "windows": 20, "steps": 16, "channels": 2}
     config = bare(data, ["data.modalities=2", "run.rounds=3", "run.workers=1"])
     config = replace(config, fleet=FleetConfig(roles=roles))
-    jobs.carry_out([jobs.Job(config, tmp_path / "run")], tmp_path, "", True, False)
+    carry_out([Job(config, tmp_path / "run")], Home(tmp_path), View(quiet=True))
     (run,) = collect([tmp_path])
     sizes = [4 * client["parameters"] for client in run.clients]
     assert len(set(sizes)) == 2

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from communis.cli.jobs import Job, prepare, write_down
 from communis.cli.main import main
 from communis.cli.terminal import as_json, out, results
 from communis.core.settings import SchemaError
@@ -22,6 +21,7 @@ from communis.results.report.page import render
 from communis.results.traffic import Sent, traffic
 from communis.results.wording.traffic import about_traffic, volume
 from communis.run import config as configs
+from communis.run.jobs import Home, Job, prepare
 from tests.unit import folders
 from tests.unit.results.report.test_page import lines_of
 
@@ -299,7 +299,7 @@ def test_other_targets_are_no_other_settings(tmp_path: Path) -> None:
     for target in ("0.5", "[0.4, 0.5]"):
         jobs = [Job(config(tmp_path, f"target={target}"), folder)]
         prepare(jobs, fresh=False)
-        write_down(jobs)
+        Home(folder).write_down(jobs)
     assert "target = [\n    0.4,\n    0.5,\n]" in (folder / "config.toml").read_text("utf-8")
 
 

@@ -230,11 +230,12 @@ def test_the_mechanism_of_the_paper(tmp_path: Path) -> None:
     found = judged(write(tmp_path, "paper", log, epsilon=2.0, tensors=tensors))
     assert not found.private
     assert math.isnan(found.epsilon)
-    assert "sensitivity taken as C; NO client-level DP for the whole upload" in found.line
-    assert found.operator is not None
-    assert found.operator.at_c == pytest.approx(21.90195, rel=1e-6)
-    assert found.operator.at_2c == pytest.approx(57.97342, rel=1e-6)
-    assert found.operator.claimed == 2
+    assert "only operator noised; per round; sensitivity taken as C; NO client-level" in found.line
+    assert "operator alone: epsilon 22 at sensitivity C" in found.line
+    assert found.noised is not None
+    assert found.noised.at_c == pytest.approx(21.90195, rel=1e-6)
+    assert found.noised.at_2c == pytest.approx(57.97342, rel=1e-6)
+    assert found.noised.claimed == 2
     assert "(claimed: 2 per round)" in found.line
     assert len(found.reasons) == 2
 
@@ -243,8 +244,8 @@ def test_the_paper_by_noise_and_with_less_outside(tmp_path: Path) -> None:
     noise = gaussian.classical_sigma(1.0, 4.0, DELTA)
     folder = write(tmp_path, "paper", [paid(2 / noise / 0.5, 0)], noise=noise, kappa=0.5)
     found = judged(folder)
-    assert found.operator is not None
-    assert found.operator.claimed == pytest.approx(4)
+    assert found.noised is not None
+    assert found.noised.claimed == pytest.approx(4)
     assert any(reason.startswith("kappa = 0.5") for reason in found.reasons)
 
 

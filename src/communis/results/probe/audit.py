@@ -8,8 +8,8 @@ local, paper, none: every message as it arrives at the server; of paper's only w
 central: the model after every round. Heads and tails are a direction and no change, C apart: one
     client more or less.
 
-So another coin is another client, and right guesses refute a claim (bound.py). What is not refuted
-is not proved: an audit finds mistakes, it gives no guarantee.
+So another coin is another client, and right guesses refute a claim (bound.py). A claim that is not
+refuted is not proved: an audit finds mistakes, it gives no guarantee.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
+from communis.core import diagnostics
 from communis.core.arrays import Array
 from communis.core.contract import Card
+from communis.core.diagnostics import Diagnostic
 from communis.core.errors import CommunisError
 from communis.exchange import wire
 from communis.exchange.messages import Answer, Ask, Backend
@@ -40,7 +42,7 @@ from communis.run.loop import Run
 
 @dataclass(frozen=True)
 class Audit:
-    """A claim, and what one run says of it."""
+    """A claim of privacy, and the bound that one run proves."""
 
     mode: str
     adjacency: str
@@ -77,27 +79,34 @@ def audit(
             "privacy.adaptive = true: a canary moves the bound C by more than a client is "
             "accounted for; audit with adaptive = false"
         )
-    birds = Canaries(len(fleet), canaries, fleet.streams, not central, privacy.clip, privacy.clips)
+    planned = Canaries(
+        len(fleet), canaries, fleet.streams, not central, privacy.clip, privacy.clips
+    )
     plan = replace(config.run, workers=1, eval_every=0, eval_clients=1, pairs=False)
-    with Run(planted(fleet, canaries), singing(method, birds), plan, privacy=privacy) as run:
+    with Run(planted(fleet, canaries), singing(method, planned), plan, privacy=privacy) as run:
         paper = mechanism_of(up) if privacy.mode == "paper" else None
-        run.backend = ear = Ear(run.backend, birds, paper.field if paper else "")
-        watch = Watch(birds, run.cards, run.server.w) if central else None
+        run.backend = ear = Ear(run.backend, planned, paper.field if paper else "")
+        watch = Watch(planned, run.cards, run.server.w) if central else None
         for record in run:
             if watch:
-                watch.look(run.server.w)
+                watch.observe(run.server.w)
             if told:
                 told(record.round, plan.rounds)
         log = pd.DataFrame(run.folder.log().to_pandas())
-        noise = [_of(log, name) for name in ("q", "z", "clip")]
-        scores = watch.scores(*noise) if watch else ear.scores
-    found = judge(scores, birds.coins, privacy.delta, independent=not central)
+        if watch:
+            q = _of(log, diagnostics.PRIVACY_Q)
+            z = _of(log, diagnostics.PRIVACY_Z)
+            clip = _of(log, diagnostics.PRIVACY_CLIP)
+            scores = watch.scores(q, z, clip)
+        else:
+            scores = ear.scores
+    bound = judge(scores, planned.coins, privacy.delta, independent=not central)
     adjacency = "one client more or less" if central else "one client's data replaced"
-    return Audit(privacy.mode, adjacency, run.round, privacy.delta, _claim(privacy, log), found)
+    return Audit(privacy.mode, adjacency, run.round, privacy.delta, _claim(privacy, log), bound)
 
 
 class Ear:
-    """A backend that hears what arrives at the server; the one within does the work."""
+    """A backend that reads what arrives at the server; the one within does the work."""
 
     def __init__(self, within: Backend, canaries: Canaries, ignored: str = "") -> None:
         """ignored: a field of the messages."""
@@ -123,8 +132,8 @@ class Ear:
 
 
 class Watch:
-    """Sees nothing but the model after every round. It moves by the noised sum of clipped changes
-    over the number of clients that were expected."""
+    """An adversary that sees only the model after every round. The model moves by the noised sum of
+    clipped changes over the number of clients that were expected."""
 
     def __init__(self, canaries: Canaries, cards: Sequence[Card], start: Mapping[str, Tensor]):
         self._canaries, self._cards, self._last = canaries, cards, start
@@ -132,7 +141,8 @@ class Watch:
         self._holders = {path: sum(path in card.shapes for card in trainers) for path in start}
         self._echoes: list[list[float]] = []  # by round and canary
 
-    def look(self, now: Mapping[str, Tensor]) -> None:
+    def observe(self, now: Mapping[str, Tensor]) -> None:
+        """Keeps the echo of every canary in the change of the model."""
         change = {f"w/{p}": (now[p] - self._last[p]) * n for p, n in self._holders.items()}
         first, count = self._canaries.first, self._canaries.count
         heard = []
@@ -157,14 +167,16 @@ def _claim(privacy: PrivacyConfig, log: pd.DataFrame) -> float:
     if privacy.mode == "none":
         return math.inf
     if privacy.mode == "central":
-        rounds = zip(_of(log, "q"), _of(log, "z"), strict=True)
+        q = _of(log, diagnostics.PRIVACY_Q)
+        z = _of(log, diagnostics.PRIVACY_Z)
+        rounds = zip(q, z, strict=True)
         return accountant.epsilon_of(list(rounds), privacy.delta, privacy.accountant)
-    spent = log[log["name"] == "privacy/mu"].groupby("client")["value"]
+    spent = log[log["name"] == diagnostics.PRIVACY_MU.name].groupby("client")["value"]
     mu = float(spent.agg(gaussian.composed).max())
     return gaussian.epsilon_of(mu, privacy.delta)
 
 
-def _of(log: pd.DataFrame, name: str) -> Array:
-    """What the server wrote down, by round."""
-    own = log[log["name"] == f"privacy/{name}"].sort_values("round")
+def _of(log: pd.DataFrame, what: Diagnostic) -> Array:
+    """A diagnostic in the server's log, by round."""
+    own = log[log["name"] == what.name].sort_values("round")
     return own["value"].to_numpy(np.float64)

@@ -1,8 +1,8 @@
-"""What right guesses prove: lower bounds on epsilon from one run. Steinke, Nasr and Jagielski,
-NeurIPS 2023, Theorem 5.2. https://arxiv.org/abs/2305.08846
+"""Lower bounds on epsilon from right guesses in one run. Steinke, Nasr and Jagielski, NeurIPS 2023,
+Theorem 5.2. https://arxiv.org/abs/2305.08846
 
-Every canary has a fair coin; changing one coin is changing one client. Whoever sees what a private
-run releases guesses some of the coins.
+Every canary has a fair coin; to change one coin is to change one client. The adversary sees what a
+private run releases, and guesses some of the coins.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ import numpy as np
 from communis.core.arrays import Array
 from communis.exchange.privacy import gaussian
 
-SHARES = (1.0, 0.5, 0.2, 0.1)  # of the canaries that are guessed, fixed before anything is seen
-LARGE = 50.0  # no audit of fewer than 1e20 canaries gets there
+SHARES = (1.0, 0.5, 0.2, 0.1)  # of canaries that are guessed; fixed before a run is looked at
+LARGE = 50.0  # an epsilon that no audit of fewer than 1e20 canaries proves
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What an audit found. Its bounds hold together, with the audit's confidence."""
+    """The bounds that an audit proves. They hold together, with the confidence of the audit."""
 
     canaries: int
     guesses: int  # behind `epsilon`: the most certain ones
     right: int
-    epsilon: float  # the mechanism is not (epsilon, delta)-DP, whatever it does
-    gaussian: float | None  # nor is it, if it composes Gaussians; None: guesses are not independent
-    highest: float  # what `epsilon` had been with all guesses right
+    epsilon: float  # no mechanism that is (epsilon, delta)-DP gives so many right guesses
+    gaussian: float | None  # the same of Gaussian mechanisms; None: guesses are not independent
+    highest: float  # what `epsilon` would be with all guesses right
 
 
 def p_value(epsilon: float, guesses: int, right: int, canaries: int, delta: float) -> float:
-    """How probable so many right guesses are at most, if the mechanism is (epsilon, delta)-DP.
+    """The highest probability of so many right guesses, if the mechanism is (epsilon, delta)-DP.
 
     Without delta every guess is right with probability q = e^eps / (1 + e^eps) at most, given all
     the others: the right ones are at most W ~ Binomial(r, q). Events of probability delta, two for
@@ -91,18 +91,29 @@ def judge(
     shares: Sequence[float] = SHARES,
     independent: bool = True,
 ) -> Bound:
-    """scores: (m,), the more positive the surer that the coin, +1 or -1, is +1.
+    """The best of the bounds for all `shares` of the most certain guesses. Each bound has its part
+    of the error, so that the best one still has the confidence.
 
-    The best of the bounds for all `shares` of most certain guesses. Each bound has its part of the
-    error, so that taking the best is no cheating. independent: see `mu_bound`."""
-    order = np.argsort(-np.abs(scores), kind="stable")
-    sure = np.where(scores >= 0, 1, -1)[order] == coins[order]
-    m, error = len(scores), (1 - confidence) / (2 if independent else 1)
+    scores: (m,), positive where the coin is guessed to be +1, else -1; the larger, the surer.
+    independent: see `mu_bound`."""
+    surest_first = np.argsort(-np.abs(scores), kind="stable")
+    guessed = np.where(scores >= 0, 1, -1)
+    right = guessed[surest_first] == coins[surest_first]
+    canaries = len(scores)
+    error = (1 - confidence) / (2 if independent else 1)
     each = 1 - error / len(shares)
-    counts = sorted({max(1, math.ceil(share * m)) for share in shares})
-    found = [(epsilon_bound(r, int(sure[:r].sum()), m, delta, each), r) for r in counts]
-    epsilon, r = max(found)
-    mu = mu_bound(m, int(sure.sum()), 1 - error)
-    highest = max(epsilon_bound(n, n, m, delta, each) for n in counts)
-    if_gaussian = gaussian.epsilon_of(mu, delta) if independent else None
-    return Bound(m, r, int(sure[:r].sum()), epsilon, if_gaussian, highest)
+    counts = sorted({max(1, math.ceil(share * canaries)) for share in shares})
+    bounds = []
+    for guesses in counts:
+        of_these = int(right[:guesses].sum())
+        bounds.append((epsilon_bound(guesses, of_these, canaries, delta, each), guesses))
+    epsilon, guesses = max(bounds)
+    mu = mu_bound(canaries, int(right.sum()), 1 - error)
+    return Bound(
+        canaries=canaries,
+        guesses=guesses,
+        right=int(right[:guesses].sum()),
+        epsilon=epsilon,
+        gaussian=gaussian.epsilon_of(mu, delta) if independent else None,
+        highest=max(epsilon_bound(count, count, canaries, delta, each) for count in counts),
+    )

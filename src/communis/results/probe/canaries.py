@@ -1,4 +1,5 @@
-"""Canaries: clients that say nothing but the toss of a coin, as loudly as they may."""
+"""Canaries: clients whose messages hold nothing but the result of a coin toss, as large as clipping
+lets through."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from communis.exchange.privacy.guard import received
 from communis.fleet.attack import Attack
 from communis.fleet.fleet import AnyMethod, Fleet
 
-LOUD = 10.0  # times C: so that what is not clipped is heard
+LOUD = 10.0  # a canary's message is so many times as long as C: one that is not clipped shows
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class Canaries:
         self, client: int, up: Mapping[str, Tensor], down: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """What a canary sends instead of `up`."""
-        coin, sent = self.coin(client), dict(up)
+        coin = self.coin(client)
+        sent = dict(up)
         for key, v in self._direction(client, up).items():
             change = v * (LOUD * (coin if self.signed else max(0, coin)))
             reference = received(key, up[key], down)
@@ -69,8 +71,9 @@ class Canaries:
         return sum(shares.values()) / len(shares)
 
     def _direction(self, client: int, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The same in all rounds, whatever other fields there are; in each as long as C."""
-        found: dict[str, Tensor] = {}
+        """The direction of a canary: the same in all rounds, whatever other fields there are, and
+        as long as C in each field."""
+        direction: dict[str, Tensor] = {}
         for name in sorted({_field(key) for key in like}):
             draw = self.streams.generator(f"canary {name}", client)
             drawn = {
@@ -79,16 +82,17 @@ class Canaries:
                 if _field(key) == name and t.is_floating_point()
             }
             length = math.hypot(*(float(t.norm()) for t in drawn.values()))
-            found |= {key: t * (self._bound(name) / length) for key, t in drawn.items()}
-        return found
+            for key, tensor in drawn.items():
+                direction[key] = tensor * (self._bound(name) / length)
+        return direction
 
     def _bound(self, name: str) -> float:
         return (self.clips or {}).get(name, self.clip)
 
 
 def planted(fleet: Fleet, canaries: int) -> Fleet:
-    """With so many more clients, each of which takes over a training window of somebody and has the
-    same sensors and model. Nobody lies and no sensor fails."""
+    """The fleet with so many more clients, each of which takes over a training window of another
+    client and has the same sensors and model. No client attacks and no sensor fails."""
     windows, owner = fleet.windows, fleet.clients_of.copy()
     whole = np.all([np.ones(len(owner), bool), *windows.present.values()], axis=0)
     rows = np.flatnonzero((windows.split == TRAIN) & (owner >= 0) & whole)

@@ -1,13 +1,13 @@
-"""Gradient inversion: what a server can see of a window whose gradient it was sent.
+"""Gradient inversion: how well a server can reconstruct a window from its gradient.
 
 The attacker is the server itself, honest but curious: it knows the model and reads a client's
 message. It looks for windows whose gradient points where the observed one does (Geiping et al.
-2020). In a gradient in clear the signs of the last bias say the label (Zhao et al. 2020); where
+2020). In a gradient in clear the signs of the last bias give the label (Zhao et al. 2020). Where
 that bias is noised they prove nothing, and every label is tried.
 
-What is attacked is the easiest case there is: the gradient of one window at known weights. A client
-that has taken many steps of Adam on batches sends a difference of weights that is no gradient of
-anything, and this attack says nothing on it: that it fails there is no protection to rely on.
+This is the easiest case for an attacker: the gradient of one window at known weights. A client that
+has taken many steps of Adam on batches sends a difference of weights that is no gradient. This
+attack does not apply to it, which does not mean that such a message is safe.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ LAST_BIAS = "head.out.bias"
 
 @dataclass(frozen=True)
 class Search:
-    """How windows are looked for."""
+    """How windows are searched for."""
 
-    restarts: int = 3  # from other random windows, for every label; the best match counts
+    restarts: int = 3  # descents from random windows, for every label; the best match counts
     iterations: int = 500
     lr: float = 0.05  # of Adam
     smoothness: float = 1e-4  # weight of the total variation
@@ -52,7 +52,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Inverted:
-    """What was reconstructed."""
+    """A reconstructed window."""
 
     windows: Mapping[Modality, Tensor]  # (channels, ...) in [0, 1]
     target: Tensor  # (1, ...)
@@ -71,17 +71,17 @@ class Attempt:
 
 
 def gradient(model: Model, task: Task, batch: Batch, differentiable: bool = False) -> Gradient:
-    """Of the loss of a batch, by path; zero where it does not depend on a parameter."""
+    """The gradient of the loss of a batch, by path; zero for parameters without influence."""
     parameters = model.by_path[0]
     loss = task.loss(model(batch).prediction, batch.target)
-    found = torch.autograd.grad(
+    gradients = torch.autograd.grad(
         loss,
         list(parameters.values()),
         create_graph=differentiable,
         allow_unused=True,
         materialize_grads=True,
     )
-    return dict(zip(parameters, found, strict=True))
+    return dict(zip(parameters, gradients, strict=True))
 
 
 def inferred_label(observed: Mapping[Path, Tensor], mark: str = "") -> int | None:
@@ -103,7 +103,7 @@ def candidates(
             "classification: give it"
         )
     labels = range(task.classes) if noised else [label]
-    return [torch.tensor([one]) for one in labels]
+    return [torch.tensor([candidate]) for candidate in labels]
 
 
 def invert(
@@ -119,12 +119,14 @@ def invert(
 
     targets: (1, ...) each, what they may show. The attacker takes the one with the best match; it
     cannot know which is the true one."""
-    search, model = search or Search(), model.eval()
+    search = search or Search()
+    model = model.eval()
     best: Inverted | None = None
     with _twice_differentiable():
         for target, restart in product(targets, range(search.restarts)):
-            found = _descend(model, task, observed, target, search, streams, restart)
-            best = found if best is None or found.loss < best.loss else best
+            inverted = _descend(model, task, observed, target, search, streams, restart)
+            if best is None or inverted.loss < best.loss:
+                best = inverted
             if best.loss < search.enough:
                 break
     assert best is not None
@@ -140,7 +142,7 @@ def _descend(
     streams: Streams,
     restart: int,
 ) -> Inverted:
-    """One descent from a random start; the best point on its way."""
+    """The best point of one descent from a random start."""
     draw = streams.generator("invert", restart)
     guess = {
         m: torch.from_numpy(draw.random((1, *shape), "float32")).requires_grad_()
@@ -157,7 +159,8 @@ def _descend(
         rough = torch.stack([_variation(x) for x in guess.values()]).sum()
         loss = 1 - match + search.smoothness * rough
         if loss.item() < least:
-            least, best = loss.item(), {m: x.detach().clone() for m, x in guess.items()}
+            least = loss.item()
+            best = {m: x.detach().clone() for m, x in guess.items()}
         grads = torch.autograd.grad(loss, list(guess.values()))
         for x, grad in zip(guess.values(), grads, strict=True):
             x.grad = grad
@@ -200,7 +203,7 @@ def attempts(
                 targets = candidates(model, task, observed, regime.noised)
             else:
                 targets = [batch.target]
-            found = invert(model, task, observed, streams, targets, search)
-            alike = [ssim(found.windows[m], x[0]) for m, x in batch.inputs.items()]
-            right = bool(found.target == batch.target) if inferable else None
-            yield Attempt(regime.name, i, sum(alike) / len(alike), right, found)
+            inverted = invert(model, task, observed, streams, targets, search)
+            alike = [ssim(inverted.windows[m], x[0]) for m, x in batch.inputs.items()]
+            right = bool(inverted.target == batch.target) if inferable else None
+            yield Attempt(regime.name, i, sum(alike) / len(alike), right, inverted)

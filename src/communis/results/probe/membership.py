@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from communis.core.errors import CommunisError
 from communis.core.scratch import Scratch
 from communis.core.streams import Streams
 from communis.exchange import wire
-from communis.exchange.messages import Ask, Scored
+from communis.exchange.messages import Ask, ScoreColumns, Scored
 from communis.fleet.clients import FleetClients
 from communis.run.backends.executor import Executor, StateStore
 from communis.run.config import Config, load
@@ -37,7 +37,7 @@ RESAMPLES = 500  # of clients, for intervals
 
 @dataclass(frozen=True)
 class Losses:
-    """Of windows, with the clients they belong to."""
+    """The losses of windows, with the clients that own these."""
 
     value: Array  # (n,)
     client: Array  # (n,)
@@ -45,7 +45,7 @@ class Losses:
 
 @dataclass(frozen=True)
 class Separation:
-    """How well low losses single out members. Intervals: 95 %, by drawing clients anew."""
+    """How well low losses tell members from others. Intervals: 95 %, by drawing clients anew."""
 
     members: int
     others: int
@@ -59,7 +59,7 @@ class Separation:
 
 @dataclass(frozen=True)
 class Membership:
-    """An attack on one run, and what it finds where there are no members."""
+    """An attack on one run, and the same attack where there are no members."""
 
     attack: Separation
     untrained: Separation  # the same windows before the first round
@@ -67,39 +67,40 @@ class Membership:
 
 
 def separation(members: Losses, others: Losses, streams: Streams) -> Separation:
-    """Windows of one client are alike, so intervals come from drawing clients and not windows."""
+    """How well losses tell members from others. Windows of one client are alike, so intervals come
+    from drawing clients and not windows."""
     draw = streams.generator("membership")
     everybody = np.unique(np.concatenate([members.client, others.client]))
-    rows = [{int(i): np.flatnonzero(x.client == i) for i in everybody} for x in (members, others)]
-    seen = []
+    rows_of_members = {int(i): np.flatnonzero(members.client == i) for i in everybody}
+    rows_of_others = {int(i): np.flatnonzero(others.client == i) for i in everybody}
+    resampled = []
     for _ in range(RESAMPLES):
         chosen = draw.choice(everybody, len(everybody))
-        inside, outside = (np.concatenate([own[int(i)] for i in chosen]) for own in rows)
+        inside = np.concatenate([rows_of_members[int(i)] for i in chosen])
+        outside = np.concatenate([rows_of_others[int(i)] for i in chosen])
         if len(inside) and len(outside):
-            a, b = members.value[inside], others.value[outside]
-            seen.append((auc(a, b), advantage(a, b)))
-    low, high = np.quantile(seen, [0.025, 0.975], axis=0)
-    a, b = members.value, others.value
+            drawn = members.value[inside], others.value[outside]
+            resampled.append((auc(*drawn), advantage(*drawn)))
+    low, high = np.quantile(resampled, [0.025, 0.975], axis=0)
+    losses = members.value, others.value
     return Separation(
-        len(a),
-        len(b),
-        auc(a, b),
-        (float(low[0]), float(high[0])),
-        caught(a, b, 0.01),
-        caught(a, b, 0.1),
-        advantage(a, b),
-        (float(low[1]), float(high[1])),
+        members=len(members.value),
+        others=len(others.value),
+        auc=auc(*losses),
+        auc_interval=(float(low[0]), float(high[0])),
+        tpr_at_1=caught(*losses, 0.01),
+        tpr_at_10=caught(*losses, 0.1),
+        advantage=advantage(*losses),
+        advantage_interval=(float(low[1]), float(high[1])),
     )
 
 
 def auc(members: Array, others: Array) -> float:
     """The probability that a member's loss is lower than another's, ties counting half."""
     ordered = np.sort(others)
-    above = (
-        len(others)
-        - (np.searchsorted(ordered, members, "left") + np.searchsorted(ordered, members, "right"))
-        / 2
-    )
+    lower = np.searchsorted(ordered, members, "left")
+    lower_or_equal = np.searchsorted(ordered, members, "right")
+    above = len(others) - (lower + lower_or_equal) / 2
     return float(above.mean() / len(others))
 
 
@@ -111,6 +112,7 @@ def caught(members: Array, others: Array, false_alarms: float) -> float:
 
 
 def advantage(members: Array, others: Array) -> float:
+    """The share of members minus that of others whose loss is at most the mean of the members'."""
     threshold = members.mean()
     return float((members <= threshold).mean() - (others <= threshold).mean())
 
@@ -151,8 +153,9 @@ def compare(
 def _losses(
     config: Config, folder: Path, told: Callable[[int, int], None] | None
 ) -> tuple[dict[str, Losses], dict[str, Losses]]:
-    """Of the finished model and of the untrained one, by split."""
-    fleet, method = config.make_fleet(), config.make_method()
+    """The losses of the finished model and of the untrained one, by split."""
+    fleet = config.make_fleet()
+    method = config.make_method()
     plan = replace(config.run, workers=1)
     since = RunFolder(folder).last().states.tolist()
     with Run(
@@ -169,40 +172,42 @@ def _losses(
         start = method.start_server(bound)
         trainees = {i for record in run.history for i in record.cohort}
         attacked = [i for i in range(len(fleet)) if i in trainees or method.needs.raw_data]
-        found: dict[bool, list[Scored]] = {True: [], False: []}
+        scored: dict[bool, list[Scored]] = {True: [], False: []}
         for done, i in enumerate(attacked, start=1):
             server = run.servers[run.topology.aggregator_of(i)]
             for trained, state, version in ((True, server, since[i]), (False, start, -1)):
                 down = wire.encode(method.down(state, run.cards[i])).data
-                found[trained] += worker.perform(
+                scored[trained] += worker.perform(
                     Ask("evaluate", i, run.round, version, down)
                 ).scores
             if told:
                 told(done, len(attacked))
-    return _by_split(found[True]), _by_split(found[False])
+    return _by_split(scored[True]), _by_split(scored[False])
 
 
 class _LossTeller(Executor):
     """A client that is asked to evaluate tells the loss of every window that a sensor saw."""
 
-    def _scores(self, client: Client, state: Any) -> Iterator[Scored]:
+    def _scores(self, client: Client, state: Any) -> ScoreColumns:
+        columns = ScoreColumns()
         client.model.eval()
         splits = {"train": client.train, "val": client.val, "test": client.test}
-        one = torch.vmap(lambda p, t: client.task.loss(p[None], t[None]))
+        loss_of_window = torch.vmap(lambda p, t: client.task.loss(p[None], t[None]))
         for split, samples in splits.items():
             for indices in torch.split(torch.arange(len(samples)), BATCH):
                 batch = samples.batch(indices)
-                seen = torch.stack(list(batch.present.values())).any(0)
-                said = Prediction.of(self.method.predict(client, state, batch)).scored
-                losses = one(said, batch.target)
-                for loss in losses[seen].tolist():
-                    yield Scored(client.card.id, split, "", True, Score("loss", loss))
+                sensed = torch.stack(list(batch.present.values())).any(0)
+                predicted = Prediction.of(self.method.predict(client, state, batch)).scored
+                losses = loss_of_window(predicted, batch.target)
+                scores = [Score("loss", loss) for loss in losses[sensed].tolist()]
+                columns.add(client.card.id, split, "", True, scores)
+        return columns
 
 
 def _by_split(rows: list[Scored]) -> dict[str, Losses]:
-    found = {}
+    by_split = {}
     for split in ("train", "val", "test"):
         own = [row for row in rows if row.split == split]
         values = np.array([row.score.value for row in own], np.float64)
-        found[split] = Losses(values, np.array([row.client for row in own], np.int64))
-    return found
+        by_split[split] = Losses(values, np.array([row.client for row in own], np.int64))
+    return by_split

@@ -34,15 +34,15 @@ def pictures(count: int, streams: Streams, kind: Architecture = TINY, size: int 
     """Depth images: somebody stands in front of a slanting wall."""
     draw = streams.generator("pictures")
     rows, columns = np.mgrid[:size, :size] / (size - 1)
-    found = []
+    images = []
     for _ in range(count):
         wall = draw.uniform(0.5, 0.8) + draw.uniform(-0.3, 0.2) * columns
         x, near, lean = draw.uniform(0.3, 0.7), draw.uniform(0.05, 0.25), draw.uniform(-0.2, 0.2)
         middle = x + lean * (0.6 - rows)
         torso = ((columns - middle) / 0.16) ** 2 + ((rows - 0.68) / 0.34) ** 2 < 1
         head = ((columns - x - 0.4 * lean) / 0.1) ** 2 + ((rows - 0.2) / 0.13) ** 2 < 1
-        found.append(np.where(torso | head, near, wall)[None])
-    return _scene(np.array(found), "depth", "image", kind, streams)
+        images.append(np.where(torso | head, near, wall)[None])
+    return _scene(np.array(images), "depth", "image", kind, streams)
 
 
 def movements(count: int, streams: Streams, kind: Architecture = TINY, steps: int = 32) -> Scene:

@@ -23,8 +23,7 @@ def ssim(x: Tensor, y: Tensor, size: int = 7, span: float = 1.0) -> float:
     if x.shape != y.shape or x.ndim not in (2, 3):
         shapes = f"{tuple(x.shape)} and {tuple(y.shape)}"
         raise ValueError(f"expected two windows of one shape, 2-D or 3-D, got {shapes}")
-    planes = [t.detach().double().reshape(-1, 1, *t.shape[-2:]) for t in (x, y)]
-    a, b = planes
+    a, b = (t.detach().double().reshape(-1, 1, *t.shape[-2:]) for t in (x, y))
     window = (min(size, a.shape[2]), min(size, a.shape[3]))
 
     def mean(t: Tensor) -> Tensor:

@@ -1,1 +1,1 @@
-"""Records -> one HTML file that opens anywhere: no account, no network, no script."""
+"""The report: one HTML file without scripts that needs neither network nor account."""

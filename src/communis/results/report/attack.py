@@ -10,18 +10,19 @@ from markupsafe import Markup
 from communis.core.markup import EMPTY, element, stacked
 from communis.core.selection import Select
 from communis.results.attack import (
-    Found,
-    attacked,
+    Attacked,
+    Estimates,
+    attacks,
     changes,
     described,
     distances,
     rule,
 )
-from communis.results.compare import cells, estimate, grouped
+from communis.results.compare import cells, grouped
 from communis.results.estimate import Estimate
 from communis.results.finished import Finished
 from communis.results.report.html import heading, note, table
-from communis.results.report.round_curves import courses
+from communis.results.report.round_curves import distance_chart
 from communis.results.wording.numbers import number, plain, quantity, signed
 from communis.results.wording.scores import counts
 from communis.results.wording.warnings import listed
@@ -52,19 +53,21 @@ def section(
     explained: bool = False,
 ) -> Markup:
     """Empty where no run has attackers. Methods x cells; of a single cell also curves. explained:
-    the page says elsewhere how to read it."""
+    how to read it is on the page already."""
     there = [run for run in runs if run.attackers]
     if not there:
         return EMPTY
-    changed, moved = changes(runs, metric, select), distances(there)
     parts = [heading("Under attack")]
     if not explained:
         parts += [note(ABOUT), _who(there)]
     if len(cells(runs)) == 1:
-        parts.append(_methods(there, changed, moved, metric, select))
-        parts += [] if explained else [note(CHANGE) if changed else EMPTY, note(DISTANCE)]
+        rows = attacks(runs, metric, select)
+        any_change = any(row.change for row in rows)
+        parts.append(_methods(rows, metric, any_change))
+        parts += [] if explained else [note(CHANGE) if any_change else EMPTY, note(DISTANCE)]
         title = "How far attackers moved the aggregate"
-        return stacked(*parts, courses(there, "attack_distance", title, shades))
+        return stacked(*parts, distance_chart(there, "attack_distance", title, shades))
+    changed, moved = changes(runs, metric, select), distances(there)
     if changed:
         title = f"What attackers change of the honest clients' test {plain(metric)}"
         parts.append(element("h3", title) + _grid(there, changed, signed))
@@ -74,45 +77,50 @@ def section(
 
 
 def _who(runs: Sequence[Finished]) -> Markup:
-    """Who attacks and how, by cell and seed."""
-    found: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for run in [run for some in cells(runs).values() for run in some]:
-        by_who = found.setdefault((run.place, described(run)), {})
-        who = f"{len(run.attackers)} of {len(run.clients)}: {listed(run.attackers)}"
-        by_who.setdefault(who, []).append(str(run.seed))
+    """The attackers and their attack, by cell and seed."""
+    attacks: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for inside in cells(runs).values():
+        for run in inside:
+            seeds_by_attackers = attacks.setdefault((run.place, described(run)), {})
+            attackers = f"{len(run.attackers)} of {len(run.clients)}: {listed(run.attackers)}"
+            seeds_by_attackers.setdefault(attackers, []).append(str(run.seed))
     lines = []
-    for (place, how), by_who in found.items():
-        named = [f"{who} (seed {', '.join(dict.fromkeys(s))})" for who, s in by_who.items()]
-        lines.append([place, how, "\n".join(named if len(named) > 1 else by_who)])
-    first = 0 if any(place for place, _ in found) else 1  # without a grid there are no cells
+    for (place, how), seeds_by_attackers in attacks.items():
+        shown = list(seeds_by_attackers)
+        if len(shown) > 1:
+            shown = [
+                f"{attackers} (seed {', '.join(dict.fromkeys(seeds))})"
+                for attackers, seeds in seeds_by_attackers.items()
+            ]
+        lines.append([place, how, "\n".join(shown)])
+    first = 0 if any(place for place, _ in attacks) else 1  # without a grid there are no cells
     heads = ["cell", "attack", "clients that attack"][first:]
     return table(heads, [line[first:] for line in lines], text=range(3))
 
 
-def _methods(
-    runs: Sequence[Finished], changed: Found, moved: Found, metric: str, select: Select
-) -> Markup:
-    """One line per method of a single cell."""
+def _methods(rows: Sequence[Attacked], metric: str, changed: bool) -> Markup:
+    """One line per method of a single cell; changed: whether any has a run without attackers."""
     heads = ["method", "rule", f"test {plain(metric)}\nof the honest"]
-    heads += ["change under\nattack"] * bool(changed) + ["aggregate\nmoved by"]
+    heads += ["change under\nattack"] * changed + ["aggregate\nmoved by"]
     lines = []
-    for (name, place), group in attacked(runs).items():
-        line = [name, rule(group), number(estimate(group, metric, select))]
+    for row in rows:
+        line = [row.method, row.rule, number(row.score)]
         if changed:
-            found = changed.get((name, place))
-            line.append(signed(found) if found else "-")
-        lines.append([*line, quantity(moved[name, place])])
+            line.append(signed(row.change) if row.change else "-")
+        lines.append([*line, quantity(row.moved)])
     return table(heads, lines, text=(0, 1))
 
 
-def _grid(runs: Sequence[Finished], found: Found, show: Callable[[Estimate], str]) -> Markup:
+def _grid(
+    runs: Sequence[Finished], estimates: Estimates, show: Callable[[Estimate], str]
+) -> Markup:
     """Methods x cells with attackers."""
     places = list(cells(runs))
     heads = ["method", "rule", *(place.replace(", ", "\n") for place in places)]
     lines = [
         [
             *(name, rule(group)),
-            *(show(found[name, p]) if (name, p) in found else "-" for p in places),
+            *(show(estimates[name, p]) if (name, p) in estimates else "-" for p in places),
         ]
         for name, group in grouped(runs).items()
     ]

@@ -10,37 +10,36 @@ from markupsafe import Markup
 from communis.core.markup import EMPTY, Content, element
 from communis.core.metrics import better
 from communis.core.selection import Select
-from communis.results.cells import Line, lines, mark
-from communis.results.compare import LEADING, cells, estimate, grouped, metrics
+from communis.results.cells import Line, averages, lines, mark, other_metrics
+from communis.results.compare import cells
 from communis.results.finished import Finished
 from communis.results.report.comparison import selections
 from communis.results.report.html import figure, heading, note, row, shaded, table
 from communis.results.wording.numbers import JOINT, number, plain
 from communis.results.wording.scores import counts, how_to_read
 
-CALIBRATION = ("nll", "brier", "ece")
-
 
 def sections(runs: Sequence[Finished], metric: str, select: Select) -> list[Markup]:
-    found, label = lines(runs, metric, select), plain(metric)
+    compared = lines(runs, metric, select)
+    label = plain(metric)
     return [
         heading(f"Test {label} of every method in every cell"),
-        _grid(found, list(cells(runs)), metric),
-        selections("average of", found),
-        note(how_to_read(runs, found, metric, select)),
+        _grid(compared, list(cells(runs)), metric),
+        selections("average of", compared),
+        note(how_to_read(runs, compared, metric, select)),
         heading(f"Test {label} as maps"),
         note("One map per method, all with the same shades: the darker, the higher."),
-        _maps(found, runs, metric),
-        _others(found, runs, metric, select),
+        _maps(compared, runs, metric),
+        _others(compared, runs, metric, select),
     ]
 
 
-def _grid(found: Sequence[Line], places: Sequence[str], metric: str) -> Markup:
+def _grid(compared: Sequence[Line], places: Sequence[str], metric: str) -> Markup:
     def cell(line: Line, place: str) -> Content:
         if place not in line.cells:
             return "-"
-        one = line.cells[place]
-        return _bold(number(one.scores[metric]), mark(one.verdict))
+        row = line.cells[place]
+        return _bold(number(row.scores[metric]), mark(row.verdict))
 
     heads = ["method", *(place.replace(", ", "\n") for place in places), "average"]
     body = [
@@ -49,23 +48,21 @@ def _grid(found: Sequence[Line], places: Sequence[str], metric: str) -> Markup:
             *(cell(line, place) for place in places),
             _bold(number(line.average), mark(line.verdict)),
         ]
-        for line in found
+        for line in compared
     ]
     return table(heads, body)
 
 
-def _others(found: Sequence[Line], runs: Sequence[Finished], metric: str, select: Select) -> Markup:
+def _others(
+    compared: Sequence[Line], runs: Sequence[Finished], metric: str, select: Select
+) -> Markup:
     """Averages over cells of the other scores; empty where there are none."""
-    groups, places, there = grouped(runs), cells(runs), metrics(runs)
-    shown = [name for name in (*LEADING, *CALIBRATION) if name in there and name != metric]
+    shown = other_metrics(runs, metric)
     if not shown:
         return EMPTY
+    means = averages(runs, shown, metric, select)
     body = [
-        [
-            line.method,
-            *(number(estimate(groups[line.method], m, select, places, by=metric)) for m in shown),
-        ]
-        for line in found
+        [line.method, *(number(means[line.method][name]) for name in shown)] for line in compared
     ]
     about = (
         f"In {counts(select, metric)}; averaged over cells seed by seed, then mean ± standard "
@@ -81,25 +78,25 @@ def _bold(text: str, sign: str) -> Content:
     return element("b", signed) if sign == "*" else signed
 
 
-def _maps(found: Sequence[Line], runs: Sequence[Finished], metric: str) -> Markup:
-    """Rows are the levels of the first axis, columns those of the others."""
-    where = {place: _corner(group[0]) for place, group in cells(runs).items()}
+def _maps(compared: Sequence[Line], runs: Sequence[Finished], metric: str) -> Markup:
+    """One map per method: rows are the levels of the first axis, columns those of the others."""
+    where = {place: _position(group[0]) for place, group in cells(runs).items()}
     down = list(dict.fromkeys(first for first, _ in where.values()))
     across = list(dict.fromkeys(column for _, column in where.values()))
-    means = [one.scores[metric].mean for line in found for one in line.cells.values()]
+    means = [row.scores[metric].mean for line in compared for row in line.cells.values()]
     span = float(pd.Series(means).min()), float(pd.Series(means).max())
     axes = list(runs[0].cell)
     corner = " \\ ".join([axes[0], ", ".join(axes[1:])]) if len(axes) > 1 else ", ".join(axes)
     parts = []
-    for line in found:
+    for line in compared:
         values = pd.DataFrame(index=down, columns=across, dtype=float)
-        for place, one in line.cells.items():
-            values.loc[where[place]] = one.scores[metric].mean
+        for place, cell in line.cells.items():
+            values.loc[where[place]] = cell.scores[metric].mean
         parts.append(figure(line.method, shaded(values, corner, span)))
     return row(*parts)
 
 
-def _corner(run: Finished) -> tuple[str, str]:
-    """Row and column of a cell in a map; with one axis there is one row."""
+def _position(run: Finished) -> tuple[str, str]:
+    """The row and the column of a cell in a map; with one axis there is one row."""
     first, *rest = run.cell.values() or [""]
     return (first, ", ".join(rest)) if rest else ("", first)

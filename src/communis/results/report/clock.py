@@ -1,5 +1,5 @@
-"""Time and energy by the device clock: what a round takes, who waits for whom, and what a score
-costs."""
+"""Time and energy by the device clock: of a round, of every kind of device, and until a score is
+reached."""
 
 from __future__ import annotations
 
@@ -12,12 +12,20 @@ from markupsafe import Markup
 from communis.core.markup import EMPTY, element, stacked
 from communis.core.metrics import better
 from communis.core.selection import Select
-from communis.results.compare import cells, estimate, grouped, scored
+from communis.results.compare import cells, grouped, scored
 from communis.results.finished import Finished
 from communis.results.report.html import charts, heading, legend, note, table
-from communis.results.report.labelled_points import Spot, spots
-from communis.results.report.svg import Curve, band, bars, curves
-from communis.results.timing import Timing, by_type, coverages, progress, timing
+from communis.results.report.labelled_points import Point, point_chart
+from communis.results.report.svg import bars, curves, drawn
+from communis.results.timing import (
+    Timing,
+    computing_share,
+    courses,
+    coverages,
+    timing,
+    tradeoffs,
+)
+from communis.results.timing import devices as devices_of
 from communis.results.wording.clock import Columns, about_time, goal, of_rounds, of_target
 from communis.results.wording.numbers import plain, sized
 
@@ -33,66 +41,71 @@ def section(
     shades: Mapping[str, str],
     explained: bool = False,
 ) -> Markup:
-    """Empty where runs have no clock. Over several cells without what only one cell has: curves
-    and devices. explained: the page says elsewhere how to read it."""
+    """Empty where runs have no clock. Curves and devices are shown for a single cell only.
+    explained: how to read it is on the page already."""
     runs = scored(runs)
-    found = timing(runs, metric, select, targets)
-    if found is None:
+    times = timing(runs, metric, select, targets)
+    if times is None:
         return EMPTY
     parts = [heading("Time and energy")]
-    parts.append(EMPTY if explained else note(about_time(runs, found, metric)))
-    parts.append(_table("method", of_rounds(found), found))
-    if math.isfinite(found.target):
-        parts.append(_table(goal(found.target, metric), of_target(found), found))
-    parts.append(_speedups(runs, found, metric, select, shades))
+    parts.append(EMPTY if explained else note(about_time(runs, times, metric)))
+    parts.append(_table("method", of_rounds(times), times))
+    if math.isfinite(times.target):
+        parts.append(_table(goal(times.target, metric), of_target(times), times))
+    parts.append(_speedups(runs, times, metric, select, shades))
     if len(cells(runs)) == 1:
-        names = [row.method for row in found.rows]
-        parts += [devices(runs, names), _courses(runs, found, metric, shades)]
+        names = [row.method for row in times.rows]
+        parts += [devices(runs, names), _by_time(runs, times, metric, shades)]
     return stacked(*parts)
 
 
-def _table(corner: str, columns: Columns, found: Timing) -> Markup:
-    lines = [[row.method, *(show(row) for show in columns.values())] for row in found.rows]
+def _table(corner: str, columns: Columns, times: Timing) -> Markup:
+    lines = [[row.method, *(show(row) for show in columns.values())] for row in times.rows]
     return table([corner, *columns], lines)
 
 
 def _speedups(
     runs: Sequence[Finished],
-    found: Timing,
+    times: Timing,
     metric: str,
     select: Select,
     shades: Mapping[str, str],
 ) -> Markup:
     """Score against speedup, one point per method; empty for a single one."""
-    if len(found.rows) < 2:
+    if len(times.rows) < 2:
         return EMPTY
-    groups, places, label = grouped(runs), cells(runs), plain(metric)
-    points = {}
-    for row in found.rows:
-        name, speed = row.method, row.speedup
-        score = estimate(groups[name], metric, select, places)
-        if math.isfinite(score.mean) and math.isfinite(speed.mean):
-            points[name] = Spot(
-                name, shades[name], speed.mean, score.mean, speed.spread, score.spread
-            )
-    rows = [[points[name] for name in names if name in points] for names in coverages(groups)]
+    label = plain(metric)
+    points = {
+        name: Point(
+            name,
+            shades[name],
+            both.speedup.mean,
+            both.score.mean,
+            both.speedup.spread,
+            both.score.spread,
+        )
+        for name, both in tradeoffs(runs, times, metric, select).items()
+    }
+    rows = [
+        [points[name] for name in names if name in points] for names in coverages(grouped(runs))
+    ]
     text = (
         f"Right is faster, {'up' if better(metric) > 0 else 'down'} is better; whiskers are the "
         "standard deviation over seeds."
     )
     if joined := [row for row in rows if len(row) > 1]:
         text += " A line joins runs that differ in nothing but their coverage."
-    across = f"speedup of a simulated round against {found.base}"
+    across = f"speedup of a simulated round against {times.base}"
     title = f"Test {label} against speedup"
-    drawn = spots(list(points.values()), joined, title, across, label, least=(1.0, 1.5))
-    return note(text) + element("div", drawn, class_="large")
+    chart = point_chart(list(points.values()), joined, title, across, label, least=(1.0, 1.5))
+    return note(text) + element("div", chart, class_="large")
 
 
 def devices(runs: Sequence[Finished], methods: Sequence[str]) -> Markup:
-    """What every kind of client does in a round: a picture for each method."""
-    groups = grouped(runs)
-    tables = {name: by_type(groups[name]) for name in methods}
-    tables = {name: t for name, t in tables.items() if len(t)}
+    """The time that every kind of client computes, communicates and waits in a round: one picture
+    for each method."""
+    by_method = devices_of(runs)
+    tables = {name: by_method[name] for name in methods if name in by_method}
     if not tables:
         return EMPTY
     longest = max(float(t[[*PARTS]].sum(axis=1).max()) for t in tables.values())
@@ -115,36 +128,26 @@ def devices(runs: Sequence[Finished], methods: Sequence[str]) -> Markup:
 
 def _busy(tables: Iterable[pd.DataFrame]) -> str:
     """Whether speedups are about training or about traffic."""
-    table = pd.concat(tables)
-    totals = table[["compute", "communication"]].mul(table["clients"], axis=0).sum()
-    share = totals["compute"] / max(totals.sum(), 1e-300)
+    share = computing_share(tables)
     text = f"Of the time that devices are busy they compute {share:.0%}"
     return f"{text}." if share > 0.5 else f"{text}: speedups here are about traffic most of all."
 
 
-def _courses(
-    runs: Sequence[Finished], found: Timing, metric: str, shades: Mapping[str, str]
+def _by_time(
+    runs: Sequence[Finished], times: Timing, metric: str, shades: Mapping[str, str]
 ) -> Markup:
     """The score over simulated seconds and over joules."""
-    groups, label = grouped(runs), plain(metric)
-    names = [row.method for row in found.rows if math.isfinite(row.seconds.mean)]
-
-    def lines(column: str) -> list[Curve]:
-        drawn = []
-        for name in names:
-            tables = [progress(run, metric) for run in groups[name]]
-            joint = pd.concat([t[[column, "score"]] for t in tables], axis=1, join="inner")
-            across = joint[[column]].mean(axis=1)  # seeds draw devices and windows of their own
-            ys = joint[["score"]].to_numpy().T.tolist()
-            drawn.append(band(name, shades[name], across.tolist(), ys))
-        return drawn
-
+    label = plain(metric)
+    by_seconds = courses(runs, times, metric, "seconds")
+    by_joules = courses(runs, times, metric, "joules")
+    in_seconds = drawn(by_seconds, shades)
+    in_joules = drawn(by_joules, shades)
     return stacked(
         element("h3", f"Test {label} by time and energy"),
-        legend({name: shades[name] for name in names}),
+        legend({name: shades[name] for name in by_seconds}),
         note("Means over seeds; bands reach from the lowest to the highest."),
         charts(
-            curves(lines("seconds"), f"Test {label} by time", "simulated seconds", label),
-            curves(lines("joules"), f"Test {label} by energy", "joules of the whole fleet", label),
+            curves(in_seconds, f"Test {label} by time", "simulated seconds", label),
+            curves(in_joules, f"Test {label} by energy", "joules of the whole fleet", label),
         ),
     )

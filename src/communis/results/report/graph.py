@@ -12,12 +12,12 @@ from markupsafe import Markup
 
 from communis.core.arrays import Array
 from communis.core.markup import EMPTY, element, stacked
-from communis.results.compare import cells, grouped
+from communis.results.compare import cells
 from communis.results.finished import Finished
-from communis.results.graph import alike, by_edge, degrees, hops, names, per_round, topology
+from communis.results.graph import alike, by_edge, degree_counts, facts, names, topology
 from communis.results.report.html import charts, details, heading, legend, note, table
 from communis.results.report.layout import layout
-from communis.results.report.round_curves import courses
+from communis.results.report.round_curves import distance_chart
 from communis.results.report.svg import PALETTE, WIDTH, Axes, bars, picture
 from communis.results.wording.numbers import kilobytes
 
@@ -39,27 +39,28 @@ CONSENSUS = (
 
 
 def section(runs: Sequence[Finished], shades: Mapping[str, str]) -> Markup:
-    """Empty where all runs have a server in the middle. The first seed is shown, of others what
-    looks different. Of a single cell also curves."""
+    """Empty where all runs have a server in the middle. The first seed is shown, and of the others
+    the graphs that look different. Of a single cell also curves."""
     there = [run for run in runs if topology(run)]
     if not there:
         return EMPTY
     colours = _colours(there)
     parts = [heading("Who hears whom"), note(_about(runs, there)), legend(colours)]
-    shown = set[str]()
+    shown: set[str] = set()
     for seed in sorted({run.seed for run in there}):
         groups = alike([run for run in there if run.seed == seed])
-        fresh = [group for group in groups if _look(group[0]) not in shown]
-        if fresh:
-            block = _pictures(fresh, colours) + _facts(fresh)
+        different = [group for group in groups if _appearance(group[0]) not in shown]
+        if different:
+            block = _pictures(different, colours) + _facts(different)
             parts.append(details(f"seed {seed}", block) if shown else block)
-        shown |= {_look(group[0]) for group in fresh}
+        shown |= {_appearance(group[0]) for group in different}
     return stacked(*parts, consensus(there, shades) if len(cells(runs)) == 1 else EMPTY)
 
 
 def consensus(runs: Sequence[Finished], shades: Mapping[str, str]) -> Markup:
     """The runs are those of one cell. Empty where there are no nodes that could agree."""
-    drawn = courses(runs, "consensus_distance", "Distance of the nodes from their mean", shades)
+    title = "Distance of the nodes from their mean"
+    drawn = distance_chart(runs, "consensus_distance", title, shades)
     return heading("Do the nodes agree?") + note(CONSENSUS) + drawn if drawn else EMPTY
 
 
@@ -71,8 +72,8 @@ def _about(runs: Sequence[Finished], there: Sequence[Finished]) -> str:
 
 
 def _colours(runs: Sequence[Finished]) -> dict[str, str]:
-    found = {_suite(run, client) for run in runs for client in range(len(run.clients))}
-    order = sorted(found, key=lambda suite: (suite.count("+"), suite))
+    suites = {_suite(run, client) for run in runs for client in range(len(run.clients))}
+    order = sorted(suites, key=lambda suite: (suite.count("+"), suite))
     return {suite: SHADES[i % len(SHADES)] for i, suite in enumerate(order)}
 
 
@@ -80,27 +81,32 @@ def _suite(run: Finished, client: int) -> str:
     return "+".join(run.sensors.get(client, ())) or "not described"
 
 
-def _look(run: Finished) -> str:
-    """All that tells one picture from another."""
+def _appearance(run: Finished) -> str:
+    """Everything that tells one picture from another."""
     return json.dumps([topology(run), sorted(run.sensors.items()), run.attackers], sort_keys=True)
 
 
 def _facts(groups: Sequence[Sequence[Finished]]) -> Markup:
     lines = []
     for name, group in zip(names(groups), groups, strict=True):
-        about, n = topology(group[0]), len(group[0].clients)
-        degree, steps = degrees(about["edges"], n), hops(about["edges"], n)
-        parts = sorted(map(len, about.get("parts", ())), reverse=True)
-        sent = {method: per_round(runs[0]) for method, runs in grouped(group).items()}
-        per = "broadcast" if about.get("link") == "broadcast" else "edge"
+        graph = facts(group)
+        parts = f"{len(graph.parts)} ({', '.join(map(str, graph.parts))})"
+        link = "broadcast" if graph.link == "broadcast" else "edge"
+        traffic = [
+            f"{method} {kilobytes(count)} per {link}"
+            for method, count in graph.bytes_per_round.items()
+        ]
         lines.append(
             [
-                *(name, str(len(about["edges"])), _span(degree.min(), degree.max())),
-                f"{steps.max(initial=0):.0f}" if np.isfinite(steps).all() else "-",
-                f"{len(parts)} ({', '.join(map(str, parts))})" if len(parts) > 1 else "1",
-                *("yes" if about.get("changes") else "no", f"{about.get('loss', 0):.0%}"),
-                str(about.get("link", "")),
-                "\n".join(f"{m} {kilobytes(count)} per {per}" for m, count in sent.items()),
+                name,
+                str(graph.edges),
+                _span(graph.fewest_neighbours, graph.most_neighbours),
+                f"{graph.diameter:.0f}" if math.isfinite(graph.diameter) else "-",
+                parts if len(graph.parts) > 1 else "1",
+                "yes" if graph.changes else "no",
+                f"{graph.loss:.0%}",
+                graph.link,
+                "\n".join(traffic),
             ]
         )
     heads = [
@@ -112,8 +118,9 @@ def _facts(groups: Sequence[Sequence[Finished]]) -> Markup:
         "changes",
         "messages\nlost",
         "link",
+        "KB per round",
     ]
-    return table([*heads, "KB per round"], lines, text=(0, 5, 7, 8))
+    return table(heads, lines, text=(0, 5, 7, 8))
 
 
 def _span(low: int, high: int) -> str:
@@ -121,22 +128,19 @@ def _span(low: int, high: int) -> str:
 
 
 def _pictures(groups: Sequence[Sequence[Finished]], colours: Mapping[str, str]) -> Markup:
-    drawn = [
-        (_picture if len(g[0].clients) <= NODES else _distribution)(g[0], name, colours)
-        for name, g in zip(names(groups), groups, strict=True)
-    ]
+    drawn = []
+    for name, group in zip(names(groups), groups, strict=True):
+        run = group[0]
+        small = len(run.clients) <= NODES
+        drawn.append(_picture(run, name, colours) if small else _distribution(run, name))
     return charts(*drawn)
 
 
-def _distribution(run: Finished, name: str, colours: Mapping[str, str]) -> Markup:
-    """In place of a graph that is too large to draw: how many neighbours clients have."""
-    degree = degrees(topology(run)["edges"], len(run.clients))
-    low, high = int(degree.min()), int(degree.max())
-    size = -(-(high - low + 1) // DEGREES)
-    stretches = [(a, min(a + size - 1, high)) for a in range(low, high + 1, size)]
+def _distribution(run: Finished, name: str) -> Markup:
+    """The numbers of neighbours of clients, in place of a graph that is too large to be drawn."""
     rows = {
-        f"{_span(*s)} neighbours": {"clients": float(((degree >= s[0]) & (degree <= s[1])).sum())}
-        for s in stretches
+        f"{_span(fewest, most)} neighbours": {"clients": float(clients)}
+        for (fewest, most), clients in degree_counts(run, DEGREES).items()
     }
     longest = max(row["clients"] for row in rows.values())
     drawn = bars(rows, {"clients": SHADES[0]}, name, "clients", longest)
@@ -145,9 +149,9 @@ def _distribution(run: Finished, name: str, colours: Mapping[str, str]) -> Marku
 
 def _picture(run: Finished, name: str, colours: Mapping[str, str]) -> Markup:
     first = sorted((min(edge), max(edge)) for edge in topology(run)["edges"])
-    spots, circle = layout(first, len(run.clients), WIDE)
-    side = 2 * RADIUS * math.sin(math.pi / len(spots))  # of the polygon in a circle
-    spots = spots * RADIUS + [WIDTH / 2, TOP + MARGIN - spots[:, 1].min() * RADIUS]
+    places, circle = layout(first, len(run.clients), WIDE)
+    side = 2 * RADIUS * math.sin(math.pi / len(places))  # of the polygon in a circle
+    places = places * RADIUS + [WIDTH / 2, TOP + MARGIN - places[:, 1].min() * RADIUS]
     sent = by_edge(run)
     later = sorted(set(sent) - set(first))  # edges of a graph that changes
     about = ", ".join(filter(None, [run.method, run.place, f"seed {run.seed}"]))
@@ -162,16 +166,16 @@ def _picture(run: Finished, name: str, colours: Mapping[str, str]) -> Markup:
             element(
                 "path",
                 element("title", text),
-                d=_line(spots[a], spots[b], side if circle else math.inf),
+                d=_line(places[a], places[b], side if circle else math.inf),
                 fill="none",
                 stroke="#94a3b8",
                 stroke_width=f"{_width(sent, edge, len(first)):.1f}",
                 opacity=".3" if edge in later else None,
             )
         )
-    for client, (x, y) in enumerate(spots):
+    for client, (x, y) in enumerate(places):
         parts += _node(run, client, (x, y), colours)
-    height = float(spots[:, 1].max()) + MARGIN
+    height = float(places[:, 1].max()) + MARGIN
     return picture(name, parts, Axes((0, 1), (0, 1), WIDTH, round(height)))
 
 
@@ -193,8 +197,8 @@ def _node(
 
 
 def _line(a: Array, b: Array, straight: float) -> str:
-    """From a to b. What is longer than `straight` is a chord of a circle and bends towards its
-    middle, so that it does not pass behind the nodes between."""
+    """The path of an edge from a to b. An edge that is longer than `straight` is a chord of a
+    circle and bends towards its middle, so that it does not pass behind the nodes between."""
     middle = (a + b) / 2
     if np.hypot(*(b - a)) > 1.01 * straight:
         middle = middle + BEND * (np.array([WIDTH / 2, TOP + MARGIN + RADIUS]) - middle)
@@ -203,8 +207,8 @@ def _line(a: Array, b: Array, straight: float) -> str:
 
 
 def _width(sent: Mapping[tuple[int, int], float], edge: tuple[int, int], edges: int) -> float:
-    """The thicker, the more it carried, and the fewer there are; all alike where they carried the
-    same or nobody knows."""
+    """The width of an edge: the more bytes it carried and the fewer edges there are, the wider. All
+    edges are alike where they carried the same, or where their bytes are unknown."""
     thickest = min(4.0, max(1.0, 200 / max(edges, 1)))
     if not sent or min(sent.values()) == max(sent.values()):
         return 0.4 * thickest

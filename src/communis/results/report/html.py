@@ -86,12 +86,12 @@ def figure(caption: str, drawn: Markup) -> Markup:
 
 
 def details(summary: str, *parts: Markup, kind: str = "") -> Markup:
-    """What is shown when it is asked for."""
+    """Parts that are folded below their summary."""
     return element("details", element("summary", summary), stacked(*parts), class_=kind)
 
 
 def unfolded(parts: Mapping[str, Markup]) -> Markup:
-    """The first part is shown, the others when they are asked for."""
+    """The first part is shown, the others are folded."""
     shown = [
         details(title, part) if i else element("h3", title) + part
         for i, (title, part) in enumerate(parts.items())
@@ -154,5 +154,5 @@ def shaded(
 
 
 def _scrolled(rows: Sequence[Markup]) -> Markup:
-    """A table that scrolls where it is wider than the page."""
+    """A table in a box that scrolls, for tables wider than the page."""
     return element("div", element("table", *rows), class_="scroll")

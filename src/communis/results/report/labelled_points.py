@@ -28,7 +28,7 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 @dataclass(frozen=True)
-class Spot:
+class Point:
     """A point with its name, and how far its whiskers reach; NaN: it has none."""
 
     name: str
@@ -39,53 +39,53 @@ class Spot:
     dy: float
 
 
-def spots(
-    found: Sequence[Spot],
-    joined: Sequence[Sequence[Spot]],
+def point_chart(
+    points: Sequence[Point],
+    joined: Sequence[Sequence[Point]],
     title: str,
     x_label: str,
     y_label: str,
     least: tuple[float, float],
 ) -> Markup:
     """joined: rows of points that a line goes through; least: what x spans at least."""
-    if not found:
+    if not points:
         return nothing(title)
-    across = [*least, *(x for spot in found for x in _ends(spot.x, spot.dx))]
-    up = [y for spot in found for y in _ends(spot.y, spot.dy)]
+    across = [*least, *(x for point in points for x in _ends(point.x, point.dx))]
+    up = [y for point in points for y in _ends(point.y, point.dy)]
     axes = Axes(ticks(min(across), max(across)), ticks(min(up), max(up)), *SIZE)
     parts = [frame(axes, title, x_label, y_label)]
     for row in joined:
-        points = " ".join(axes.at(spot.x, spot.y) for spot in row)
+        path = " ".join(axes.at(point.x, point.y) for point in row)
         parts.append(
             element(
                 "polyline",
-                points=points,
+                points=path,
                 fill="none",
                 stroke="#94a3b8",
                 stroke_width=1.5,
                 stroke_dasharray="5 4",
             )
         )
-    for spot in found:
-        (left, right), (low, high) = _ends(spot.x, spot.dx), _ends(spot.y, spot.dy)
-        cross = f"M{axes.at(left, spot.y)} L{axes.at(right, spot.y)} "
-        cross += f"M{axes.at(spot.x, low)} L{axes.at(spot.x, high)}"
-        parts.append(element("path", d=cross, stroke=spot.colour, opacity=".5"))
-        parts += circles(Dots(spot.name, spot.colour, [spot.x], [spot.y]), axes, 4.5)
-    return picture(title, [*parts, *_names(found, axes)], axes)
+    for point in points:
+        (left, right), (low, high) = _ends(point.x, point.dx), _ends(point.y, point.dy)
+        cross = f"M{axes.at(left, point.y)} L{axes.at(right, point.y)} "
+        cross += f"M{axes.at(point.x, low)} L{axes.at(point.x, high)}"
+        parts.append(element("path", d=cross, stroke=point.colour, opacity=".5"))
+        parts += circles(Dots(point.name, point.colour, [point.x], [point.y]), axes, 4.5)
+    return picture(title, [*parts, *_names(points, axes)], axes)
 
 
 def _ends(value: float, reach: float) -> tuple[float, float]:
     return (value - reach, value + reach) if math.isfinite(reach) else (value, value)
 
 
-def _names(found: Sequence[Spot], axes: Axes) -> list[Markup]:
+def _names(points: Sequence[Point], axes: Axes) -> list[Markup]:
     """Names beside their points; where they would cover others a little off, with a thin line."""
-    places = [axes.place(spot.x, spot.y) for spot in found]
+    places = [axes.place(point.x, point.y) for point in points]
     taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in places]
     parts = []
-    for spot, (x, y) in zip(found, places, strict=True):
-        beside, *others = _boxes(x, y, LETTER * len(spot.name))
+    for point, (x, y) in zip(points, places, strict=True):
+        beside, *others = _boxes(x, y, LETTER * len(point.name))
         free = (b for b in (beside, *others) if _fits(b, axes) and not _covers(b, taken))
         box = next(free, beside)
         taken.append(box)
@@ -98,11 +98,11 @@ def _names(found: Sequence[Spot], axes: Axes) -> list[Markup]:
                     y1=f"{y:.1f}",
                     x2=f"{end:.1f}",
                     y2=f"{middle:.1f}",
-                    stroke=spot.colour,
+                    stroke=point.colour,
                     opacity=".5",
                 )
             )
-        parts.append(element("text", spot.name, x=f"{box[0]:.1f}", y=f"{middle + 4:.1f}"))
+        parts.append(element("text", point.name, x=f"{box[0]:.1f}", y=f"{middle + 4:.1f}"))
     return parts
 
 

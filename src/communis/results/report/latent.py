@@ -9,9 +9,9 @@ from markupsafe import Markup
 
 from communis.core import diagnostics
 from communis.core.markup import EMPTY, element, stacked
+from communis.results import latent
 from communis.results.compare import grouped
 from communis.results.finished import Finished
-from communis.results.latent import noted
 from communis.results.report.html import charts, heading, legend, note
 from communis.results.report.round_curves import by_round
 
@@ -49,18 +49,13 @@ CHARTS = {  # by the name in the log: title, label, how to read it
 
 def section(runs: Sequence[Finished], shades: Mapping[str, str]) -> Markup:
     """The runs are those of one cell. Empty where no method has such a space."""
-    groups = {name: [noted(run) for run in group] for name, group in grouped(runs).items()}
-    groups = {name: tables for name, tables in groups.items() if any(map(len, tables))}
+    bands = latent.bands(runs)
     drawn = []
-    for key, (title, label, about) in CHARTS.items():
-        found = {
-            name: [t[key].dropna() for t in tables if key in t] for name, tables in groups.items()
-        }
-        found = {name: by_seed for name, by_seed in found.items() if by_seed}
-        if found:
-            chart = by_round(found, shades, title, label)
-            drawn.append(element("div", chart, note(about)))
+    for name, by_method in bands.items():
+        title, label, about = CHARTS[name]
+        drawn.append(element("div", by_round(by_method, shades, title, label), note(about)))
     if not drawn:
         return EMPTY
-    names = legend({name: shades[name] for name in groups})
+    methods = [name for name in grouped(runs) if any(name in band for band in bands.values())]
+    names = legend({name: shades[name] for name in methods})
     return stacked(heading("The common latent space"), note(ABOUT), names, charts(*drawn))

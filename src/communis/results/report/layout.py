@@ -9,24 +9,31 @@ import numpy as np
 from communis.core.arrays import Array
 from communis.results.graph import degrees, hops
 
-NEAR = 0.1  # what is closer to a node than this can be mistaken for its own
+NEAR = 0.1  # an edge closer to a node than this can be mistaken for one of its own
 
 
 def layout(edges: Sequence[Sequence[int]], nodes: int, wide: float) -> tuple[Array, bool]:
-    """Places (nodes, 2) at most `wide` to the side and 1 up or down from the middle, and whether
-    they are on a circle: nodes by number around a circle, or by nearness, or held by springs,
-    whichever is easiest to read."""
-    pairs, degree = np.array(edges, int).reshape(-1, 2), degrees(edges, nodes)
+    """The places of nodes (nodes, 2), at most `wide` to the side and 1 up or down from the middle,
+    and whether they are on a circle. Nodes stand around a circle by number, around a circle by
+    nearness, or where springs hold them: the layout that is easiest to read."""
+    pairs = np.array(edges, int).reshape(-1, 2)
+    degree = degrees(edges, nodes)
     by_number = _on_circle(np.arange(nodes))
     if len(pairs) in (0, nodes * (nodes - 1) // 2) and nodes != 2:
         return by_number, True  # nobody is nearer than others
     steps = hops(edges, nodes)
     steps[~np.isfinite(steps)] = steps[np.isfinite(steps)].max() + 1
     by_nearness = _on_circle(_by_angle(steps))
-    found = [(by_number, True), (by_nearness, True), (_relaxed(by_nearness, steps, wide), False)]
+    relaxed = _relaxed(by_nearness, steps, wide)
+    layouts = [(by_number, True), (by_nearness, True), (relaxed, False)]
     if nodes == 2 or degree.min() < degree.max():
-        found.reverse()  # only what is regular looks best on a circle if all else is equal
-    return min(found, key=lambda one: crossings(one[0], pairs) + _mistaken(one[0], one[1], pairs))
+        layouts.reverse()  # of equally readable layouts, a circle suits regular graphs only
+
+    def unreadable(layout: tuple[Array, bool]) -> int:
+        places, circle = layout
+        return crossings(places, pairs) + _mistaken(places, circle, pairs)
+
+    return min(layouts, key=unreadable)
 
 
 def _on_circle(order: Array) -> Array:
@@ -61,7 +68,7 @@ def _relaxed(start: Array, steps: Array, wide: float, turns: int = 300) -> Array
 
 
 def crossings(places: Array, pairs: Array) -> int:
-    """Pairs of edges that cross; those that meet in a node do not."""
+    """The number of pairs of edges that cross; edges that meet in a node do not."""
     a, b = places[pairs[:, 0]], places[pairs[:, 1]]
 
     def side(p: Array) -> Array:
@@ -74,8 +81,8 @@ def crossings(places: Array, pairs: Array) -> int:
 
 
 def _mistaken(places: Array, circle: bool, pairs: Array) -> int:
-    """How much worse than crossings it is that nodes stand where another node is, or an edge of
-    others; around a circle there is room."""
+    """A penalty, in crossings, for nodes that stand on another node or on an edge of others; around
+    a circle there is room for all nodes."""
     if circle:
         return 0
     a, b = places[pairs[:, 0]], places[pairs[:, 1]]

@@ -29,19 +29,21 @@ OWNERS = (
 
 def section(runs: Sequence[Finished], metric: str, select: Select) -> Markup:
     """Empty where nothing of it was scored."""
-    found = alone(runs, metric, select)
-    if found is None:
+    scores = alone(runs, metric, select)
+    if scores is None:
         return EMPTY
-    when = counts(select if found.common else "last", metric)
-    about = f"{COMMON if found.common else OWNERS} In {when}; mean ± standard deviation over seeds."
-    if found.rare:
-        about += f" rare: the mean over what the fewest clients own ({', '.join(found.rare)})."
-    columns = list(dict.fromkeys(name for row in found.rows.values() for name in row))
-    columns = [name for name in columns if name != "rare"] + ["rare"] * bool(found.rare)
+    when = counts(select if scores.common else "last", metric)
+    about = (
+        f"{COMMON if scores.common else OWNERS} In {when}; mean ± standard deviation over seeds."
+    )
+    if scores.rare:
+        about += f" rare: the mean over what the fewest clients own ({', '.join(scores.rare)})."
+    columns = list(dict.fromkeys(name for row in scores.rows.values() for name in row))
+    columns = [name for name in columns if name != "rare"] + ["rare"] * bool(scores.rare)
     heads = ["method", *(name.replace(ONLY, "only ", 1) for name in columns)]
     lines = [
         [method, *(number(row[name]) if name in row else "-" for name in columns)]
-        for method, row in found.rows.items()
+        for method, row in scores.rows.items()
     ]
     title = f"Test {plain(metric.partition('@')[0])} of each modality"
     return heading(title) + note(about) + table(heads, lines)

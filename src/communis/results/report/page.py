@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from markupsafe import Markup
@@ -45,8 +45,8 @@ def write(
     select: Select = "last",
     targets: Sequence[float] = (),
 ) -> Path:
-    """The report is at `path`. Halves of characters, which JSON can hold and UTF-8 cannot, are
-    written out."""
+    """Writes the report to `path`. Lone surrogates, which JSON can hold and UTF-8 cannot, are
+    written as escapes."""
     page = render(runs, metric, title, select, targets)
     replace_file(path, page.encode("utf-8", "backslashreplace"))
     return path
@@ -61,63 +61,78 @@ def render(
 ) -> Markup:
     """The methods side by side; for a grid all cells first, then each by itself. targets: see
     `timing.named`."""
-    seen = scored(runs)
-    groups = cells(seen)
-    colours = {name: colour(i) for i, name in enumerate(grouped(seen))}
+    counting = scored(runs)
+    groups = cells(counting)
+    colours = {name: colour(i) for i, name in enumerate(grouped(counting))}
+    parts = [element("h1", title), note(scope(runs)), *map(warning, warnings(runs))]
     if len(groups) > 1:
-        main = grid.sections(seen, metric, select)
+        parts += grid.sections(counting, metric, select)
     else:
-        main = comparison.sections(seen, metric, select, colours)
-    each = [
-        details(
-            place or "no cell",
-            *comparison.sections(group, metric, select, colours, explained=True),
-            clock.section(group, metric, select, targets, colours, explained=True),
-            traffic.section(group, metric, select, targets, explained=True),
-            modalities.section(group, metric, select),
-            attack.section(group, metric, select, colours, explained=True),
-            graph.consensus(group, colours),
-            latent.section(group, colours),
-            similarity.section(group, colours),
-            allocation.section(group),
-            updates.section(group),
-            views.section(group, metric, select),
-            kind="cell",
-        )
-        for place, group in groups.items()
-        if len(groups) > 1
+        parts += comparison.sections(counting, metric, select, colours)
+    parts += [
+        clock.section(counting, metric, select, targets, colours),
+        traffic.section(counting, metric, select, targets),
+        costs.section(counting),
+        privacy.section(counting, metric, select),
+        attack.section(counting, metric, select, colours),
+        modalities.section(counting, metric, select),
     ]
-    return document(
-        title,
-        [
-            element("h1", title),
-            note(scope(runs)),
-            *map(warning, warnings(runs)),
-            *main,
-            clock.section(seen, metric, select, targets, colours),
-            traffic.section(seen, metric, select, targets),
-            costs.section(seen),
-            privacy.section(seen, metric, select),
-            attack.section(seen, metric, select, colours),
-            modalities.section(seen, metric, select),
-            *([] if each else [latent.section(seen, colours), similarity.section(seen, colours)]),
-            *([] if each else [allocation.section(seen), updates.section(seen)]),
-            views.section(seen, metric, select),
-            uncertainty.section(seen),
-            graph.section(seen, colours),
-            sensing.section(runs),
-            *([heading("Every cell by itself"), *each] if each else []),
-            heading("What was run"),
-            *_configurations(runs),
-        ],
+    if len(groups) == 1:
+        parts += _of_one_cell(counting, colours)
+    parts += [
+        views.section(counting, metric, select),
+        uncertainty.section(counting),
+        graph.section(counting, colours),
+        sensing.section(runs),
+    ]
+    if len(groups) > 1:
+        parts.append(heading("Every cell by itself"))
+        for place, group in groups.items():
+            parts.append(_cell(place, group, metric, select, targets, colours))
+    parts += [heading("What was run"), *_configurations(runs)]
+    return document(title, parts)
+
+
+def _cell(
+    place: str,
+    group: Sequence[Finished],
+    metric: str,
+    select: Select,
+    targets: Sequence[float],
+    colours: Mapping[str, str],
+) -> Markup:
+    """One cell of a grid, folded."""
+    return details(
+        place or "no cell",
+        *comparison.sections(group, metric, select, colours, explained=True),
+        clock.section(group, metric, select, targets, colours, explained=True),
+        traffic.section(group, metric, select, targets, explained=True),
+        modalities.section(group, metric, select),
+        attack.section(group, metric, select, colours, explained=True),
+        graph.consensus(group, colours),
+        *_of_one_cell(group, colours),
+        views.section(group, metric, select),
+        kind="cell",
     )
 
 
+def _of_one_cell(group: Sequence[Finished], colours: Mapping[str, str]) -> list[Markup]:
+    """The sections that cannot hold several cells."""
+    return [
+        latent.section(group, colours),
+        similarity.section(group, colours),
+        allocation.section(group),
+        updates.section(group),
+    ]
+
+
 def _configurations(runs: Sequence[Finished]) -> list[Markup]:
-    """The settings of the first seed of every method and cell."""
-    first = {(run.method, run.place): run for run in reversed(runs)}
+    """The settings of the first run of every method and cell."""
+    first: dict[tuple[str, str], Finished] = {}
+    for run in runs:
+        first.setdefault((run.method, run.place), run)
     parts = []
-    for run in [run for run in runs if run is first[run.method, run.place]]:
+    for run in first.values():
         text = (run.path / "config.toml").read_text(encoding="utf-8")
         name = ", ".join(filter(None, [run.method, run.place, f"seed {run.seed}"]))
         parts.append(details(name, element("pre", text)))

@@ -1,4 +1,5 @@
-"""Preview: what one client of a fleet senses, and when, as a page and for the terminal."""
+"""A preview of one client of a fleet, as a page and for the terminal: its sensors, and when they
+are there."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from communis.fleet.availability.trace import SPLITS, Trace
 from communis.fleet.fleet import Fleet
 from communis.results.report.html import document, heading, note, warning
 from communis.results.report.svg import colour
+from communis.results.sensing import missing_by_split
 
 WIDTH, HEIGHT = 420, 150
 STEPS = 400  # points of a line, at most
@@ -32,8 +34,7 @@ ABOUT = (
 def text(fleet: Fleet, trace: Trace, client: int) -> str:
     """The sensor x time map of a client, split by split."""
     suite = _suite(fleet, client)
-    owned = [trace.modalities.index(m) for m in suite]
-    gone = trace.share()[client, owned].mean(0)
+    gone = missing_by_split(trace, suite, client)
     parts = [f"client {client}: {', '.join(suite)}"]
     for split, name in enumerate(SPLITS):
         seconds = float(trace.seconds[client, split])

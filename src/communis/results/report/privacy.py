@@ -1,23 +1,22 @@
-"""What left the clients and what may be promised of it, beside what it costs in scores."""
+"""What left the clients, the verdicts on privacy, and what privacy changes of the scores."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import pandas as pd
 from markupsafe import Markup
 
 from communis.core.markup import EMPTY, Content, element, stacked
 from communis.core.selection import Select
 from communis.results.compare import estimate
+from communis.results.curves import by_round
 from communis.results.estimate import Estimate
 from communis.results.finished import Finished
-from communis.results.privacy import Point, asked, points, price
+from communis.results.privacy import Point, asked, courses, points, prices
+from communis.results.report import round_curves
 from communis.results.report.html import charts, details, heading, legend, note, table
-from communis.results.report.round_curves import by_round
 from communis.results.report.svg import colour
-from communis.results.verdict import Verdict, course
+from communis.results.verdict import Verdict
 from communis.results.wording.numbers import number, plain, signed
 from communis.results.wording.privacy import alike, who
 from communis.results.wording.scores import counts
@@ -35,18 +34,18 @@ PRICE = (
 
 
 def section(runs: Sequence[Finished], metric: str, select: Select) -> Markup:
-    """All cells together. Short where nobody asked for privacy."""
-    found = points(runs)
+    """All cells together. A short table where no run has privacy."""
+    judged = points(runs)
     parts = [heading("What left the clients, and is it private?")]
-    if not any(asked(point) for point in found):
-        body = [[who, text] for text, who in alike(found).items()]
+    if not any(asked(point) for point in judged):
+        body = [[who, text] for text, who in alike(judged).items()]
         parts.append(table(["method", "verdict"], body, text=(0, 1)))
-        return stacked(*parts, *_folded(_firsts(found)))
-    prices = {point.name: paid for point in found if (paid := price(point, runs, metric, select))}
-    parts.append(_utility(found, prices, metric, select))
-    parts.append(note(f"{ABOUT} Scores are of {counts(select, metric)}. {PRICE * bool(prices)}"))
-    parts += [_course(found), *_folded(found)]
-    conditions = dict.fromkeys(text for point in found for text in point.verdict.conditions)
+        return stacked(*parts, *_folded(_firsts(judged)))
+    paid = prices(judged, runs, metric, select)
+    parts.append(_utility(judged, paid, metric, select))
+    parts.append(note(f"{ABOUT} Scores are of {counts(select, metric)}. {PRICE * bool(paid)}"))
+    parts += [_course(judged), *_folded(judged)]
+    conditions = dict.fromkeys(text for point in judged for text in point.verdict.conditions)
     if conditions:
         parts.append(element("h3", "Conditions of every promise"))
         parts.append(_list(list(conditions)))
@@ -54,14 +53,14 @@ def section(runs: Sequence[Finished], metric: str, select: Select) -> Markup:
 
 
 def _utility(
-    found: Sequence[Point], prices: Mapping[str, Estimate], metric: str, select: Select
+    judged: Sequence[Point], prices: Mapping[str, Estimate], metric: str, select: Select
 ) -> Markup:
     """Scores with the verdict beside them."""
-    grid = any(point.place for point in found)
+    grid = any(point.place for point in judged)
     heads = ["method", *["cell"] * grid, "mode", "verdict", f"test {plain(metric)}"]
     heads += ["what privacy\nchanges"] * bool(prices) + ["why not"]
     body = []
-    for point in found:
+    for point in judged:
         v, paid = point.verdict, prices.get(point.name)
         line: list[Content] = [point.method, *[point.place] * grid, v.mode, v.brief]
         line += [number(estimate(point.runs, metric, select))]
@@ -70,15 +69,15 @@ def _utility(
     return table(heads, body, text=(*range(3 + grid), len(heads) - 1))
 
 
-def _firsts(found: Sequence[Point]) -> list[Point]:
+def _firsts(judged: Sequence[Point]) -> list[Point]:
     """One of every method."""
-    return list({point.method: point for point in reversed(found)}.values())[::-1]
+    return list({point.method: point for point in reversed(judged)}.values())[::-1]
 
 
-def _folded(found: Sequence[Point]) -> list[Markup]:
+def _folded(judged: Sequence[Point]) -> list[Markup]:
     """Everything that belongs to each verdict, when it is asked for."""
     parts = []
-    for point in found:
+    for point in judged:
         v = point.verdict
         first, *facts = v.facts.items()
         shown = [element("p", f"{v.line}."), table(first, facts, text=(0, 1))]
@@ -100,23 +99,16 @@ def _left(v: Verdict) -> Markup:
     return table(heads, body, text=(0, 1, 4)) if body else note("Nothing was sent.")
 
 
-def _course(found: Sequence[Point]) -> Markup:
+def _course(judged: Sequence[Point]) -> Markup:
     """The largest epsilon over rounds; empty where nothing is promised. Methods of a cell often
     spend the same: then they share a line."""
-    alike: dict[Any, list[Point]] = {}
-    for point in found:
-        courses = tuple(tuple(course(run).items()) for run in point.runs)
-        if all(courses):
-            alike.setdefault(courses, []).append(point)
-    by_name = {
-        who(some, found): [pd.Series(dict(one), dtype=float) for one in courses]
-        for courses, some in alike.items()
-    }
-    if not by_name:
+    series = {who(points, judged): by_seed for points, by_seed in courses(judged)}
+    if not series:
         return EMPTY
-    shades = {name: colour(i) for i, name in enumerate(by_name)}
-    chart = by_round(by_name, shades, "Largest epsilon of a client by round", "epsilon")
-    return legend(shades) + charts(chart)
+    colours = {name: colour(i) for i, name in enumerate(series)}
+    title = "Largest epsilon of a client by round"
+    chart = round_curves.by_round(by_round(series), colours, title, "epsilon")
+    return legend(colours) + charts(chart)
 
 
 def _list(texts: Sequence[str]) -> Markup:

@@ -1,4 +1,4 @@
-"""Which sensors, and when: who owns what, and what was missing of it."""
+"""The sensors that clients own, and when these were missing."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ def _maps(run: Finished) -> Markup:
     ]
     more = f" The first {CLIENTS} of {len(suites)} clients:" if len(suites) > CLIENTS else ""
     text = f"{missing(trace, suites):.0%} of the time of the sensors that clients own is missing."
-    maps = element("div", *(element("div", one) for one in drawn), class_="charts maps")
+    maps = element("div", *(element("div", picture) for picture in drawn), class_="charts maps")
     return owned + note(text + more) + maps

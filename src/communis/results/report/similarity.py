@@ -8,12 +8,10 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
-import pandas as pd
 from markupsafe import Markup
 
 from communis.core.arrays import Array
 from communis.core.markup import EMPTY, element, stacked
-from communis.results.compare import grouped
 from communis.results.finished import Finished
 from communis.results.report.graph import NODES, RED, SHADES
 from communis.results.report.html import (
@@ -28,8 +26,8 @@ from communis.results.report.html import (
     unfolded,
 )
 from communis.results.report.layout import layout
-from communis.results.report.svg import TOP, Axes, band, curves, picture
-from communis.results.similarity import Learning, learning, rank
+from communis.results.report.svg import TOP, Axes, curves, drawn, picture
+from communis.results.similarity import Learning, Span, bands, by_method, rank, span
 
 MOMENTS = 5  # rounds that are drawn, at most
 READABLE = 12  # clients; tables of more have to be asked for
@@ -62,44 +60,43 @@ MANY = f"Pairs are not shown of more than {NODES} clients."
 
 def section(runs: Sequence[Finished], shades: Mapping[str, str]) -> Markup:
     """The runs are those of one cell. Empty where no method compares its clients."""
-    read = {name: [learning(run) for run in group] for name, group in grouped(runs).items()}
-    some = {name: [x for x in g if len(x.mean) or x.rounds] for name, g in read.items()}
-    found = {name: sorted(g, key=lambda x: x.run.seed) for name, g in some.items() if g}
-    if not found:
+    noted = by_method(runs)
+    if not noted:
         return EMPTY
-    everything = [x for group in found.values() for x in group]
-    parts = [heading("Who learns from whom"), note(ABOUT), _curves(found, shades)]
-    drawn = {name: [x for x in group if x.rounds] for name, group in found.items()}
-    drawn = {name: group for name, group in drawn.items() if group}
-    if drawn:
+    everything = [x for group in noted.values() for x in group]
+    parts = [heading("Who learns from whom"), note(ABOUT), _curves(noted, shades)]
+    shown = {name: [x for x in group if _is_drawn(x)] for name, group in noted.items()}
+    shown = {name: group for name, group in shown.items() if group}
+    if shown:
         kinds = sorted({kind for x in everything for kind in x.kinds.values()}, key=rank)
         colours = {kind: SHADES[i % len(SHADES)] for i, kind in enumerate(kinds)}
         by = "model" if any(x.mixed for x in everything) else "what they sense"
         text = PICTURES.format(by=by) + RINGS * any(x.run.attackers for x in everything)
-        text += SEEDS * any(len(group) > 1 for group in drawn.values())
+        text += SEEDS * any(len(group) > 1 for group in shown.values())
         parts += [note(text), legend(colours)]
-        parts.append(unfolded({name: _block(group, colours) for name, group in drawn.items()}))
+        parts.append(unfolded({name: _block(group, colours) for name, group in shown.items()}))
     if any(len(x.clients) > NODES for x in everything):
         parts.append(note(MANY))
     return stacked(*parts)
 
 
-def _curves(found: Mapping[str, Sequence[Learning]], shades: Mapping[str, str]) -> Markup:
-    """Never on a scale of powers: cosines can be negative."""
-    lines = []
-    for name, group in found.items():
-        if means := [x.mean for x in group if len(x.mean)]:
-            t = pd.concat(means, axis=1, join="inner")
-            lines.append(band(name, shades[name], t.index.tolist(), t.to_numpy().T.tolist()))
-    if not lines:
+def _is_drawn(x: Learning) -> bool:
+    """Whether there are pairs, and not too many of them to be read."""
+    return bool(x.rounds) and 1 < len(x.clients) <= NODES
+
+
+def _curves(noted: Mapping[str, Sequence[Learning]], colours: Mapping[str, str]) -> Markup:
+    means = bands(noted)
+    if not means:
         return note("No two clients ever had a class in common.")
-    names = legend({line.name: line.colour for line in lines})
+    names = legend({name: colours[name] for name in means})
+    lines = drawn(means, colours)
     chart = curves(lines, "Mean similarity of two clients", "round", "cosine", whole=True)
     return names + charts(chart)
 
 
 def _block(group: Sequence[Learning], colours: Mapping[str, str]) -> Markup:
-    """All of the first seed; of others what can be read without pictures."""
+    """Pictures and tables of the first seed; tables of the others."""
     first, *others = group
     tables = note(TABLES) + _tables(first)
     if len(first.clients) > READABLE:
@@ -111,23 +108,27 @@ def _block(group: Sequence[Learning], colours: Mapping[str, str]) -> Markup:
 def _said(x: Learning) -> str:
     """The weights of the last round against equal ones."""
     text = f"Seed {x.run.seed}, round {x.rounds[-1]} of {x.run.config['run']['rounds']}:"
-    values, itself = x.weights.to_numpy(), np.equal.outer(x.weights.index, x.weights.columns)
-    others = np.where(itself, np.nan, values)
-    if not np.nansum(others):
+    weights = x.given
+    if weights is None:
         return f"{text} no client gives any weight to another one."
-    own = f" and themselves {_span(values[itself], x.form)}" if x.selfish else ""
-    times = _span((values if x.selfish else others) * x.peers, ".2f")
+    form = _form(x)
+    own = f" and themselves {_span(weights.own, form)}" if weights.own else ""
     said = f" similarity moved {x.moved:.1%} of the weight among those who have a class;"
     moved = said if math.isfinite(x.moved) else ""
     return (
-        f"{text}{moved} clients give each other weights of {_span(others, x.form)}{own}. If all "
-        f"had all classes, equal weights would be 1/{x.peers} = {1 / x.peers:{x.form}}: these are "
-        f"{times} times that."
+        f"{text}{moved} clients give each other weights of {_span(weights.others, form)}{own}. If "
+        f"all had all classes, equal weights would be 1/{weights.peers} = "
+        f"{1 / weights.peers:{form}}: these are {_span(weights.times, '.2f')} times that."
     )
 
 
-def _span(values: Array, form: str) -> str:
-    low, high = (f"{value:{form}}" for value in (np.nanmin(values), np.nanmax(values)))
+def _form(x: Learning) -> str:
+    """How weights are written."""
+    return ".3f" if x.peers <= 10 else ".4f"
+
+
+def _span(span: Span, form: str) -> str:
+    low, high = (f"{value:{form}}" for value in span)
     return low if low == high else f"{low} to {high}"
 
 
@@ -138,11 +139,11 @@ def _tables(x: Learning) -> Markup:
     alike, given = x.alike(x.rounds[-1]), x.weights
     figures = {"Similarity": (alike, min(0.0, float(alike.min().min())), 1.0, ".3f")}
     if len(given):
-        figures["Weight"] = (given, 0.0, max(2 / x.peers, float(given.max().max())), x.form)
+        figures["Weight"] = (given, 0.0, max(2 / x.peers, float(given.max().max())), _form(x))
     parts = []
-    for name, (found, low, high, form) in figures.items():
+    for name, (noted, low, high, form) in figures.items():
         text = f"{name} in round {x.rounds[-1]}; palest {low:.2g}, darkest {high:.3g}"
-        drawn = shaded(found.rename(index=names), "client", (low, high), form)
+        drawn = shaded(noted.rename(index=names), "client", (low, high), form)
         parts.append(figure(text, drawn))
     return row(*parts)
 
@@ -153,30 +154,31 @@ def _pictures(x: Learning, colours: Mapping[str, str]) -> Markup:
     everybody = list(combinations(range(n), 2))
     widest = min(WIDEST, max(1.0, 200 / len(everybody)))
     radius = SIDE / 2 - MARGIN
-    spots = layout(everybody, n, 1.0)[0] * radius
-    spots += [SIDE / 2, TOP + MARGIN - spots[:, 1].min()]
-    nodes = _nodes(x, spots, min(NODE, 2.5 * radius / n), colours)
-    size = Axes((0, 1), (0, 1), SIDE, round(spots[:, 1].max() + MARGIN))
+    places = layout(everybody, n, 1.0)[0] * radius
+    places += [SIDE / 2, TOP + MARGIN - places[:, 1].min()]
+    nodes = _nodes(x, places, min(NODE, 2.5 * radius / n), colours)
+    size = Axes((0, 1), (0, 1), SIDE, round(places[:, 1].max() + MARGIN))
     moments = np.unique(np.linspace(0, len(x.rounds) - 1, MOMENTS).round().astype(int))
     drawn = []
     for now in [x.rounds[i] for i in moments]:
-        parts = [*_lines(x, now, spots, widest), *nodes]
+        parts = [*_lines(x, now, places, widest), *nodes]
         shown = picture(f"similarity of clients, round {now}", parts, size)
         drawn.append(element("figure", shown, style=f"flex:1 1 200px;max-width:{SIDE}px"))
     return _scale(widest) + row(*drawn)
 
 
-def _lines(x: Learning, now: int, spots: Array, widest: float) -> list[Markup]:
+def _lines(x: Learning, now: int, places: Array, widest: float) -> list[Markup]:
     """The title, and a line for all who can be compared."""
-    alike, place = x.alike(now).to_numpy(), {client: i for i, client in enumerate(x.clients)}
+    alike = x.alike(now).to_numpy()
+    place = {client: i for i, client in enumerate(x.clients)}
     parts = [element("text", f"round {now}", x=EDGE, y=18, class_="title")]
     if np.isfinite(alike).any():
-        text = _span(alike, ".2f")
+        text = _span(span(alike), ".2f")
         parts.append(element("text", text, x=SIDE - EDGE, y=18, text_anchor="end"))
     for one, other in combinations(sorted(place), 2):
         a, b = place[one], place[other]
         if math.isfinite(alike[a, b]):
-            parts.append(_line(spots[a], spots[b], alike[a, b], widest, f"{one} - {other}: "))
+            parts.append(_line(places[a], places[b], alike[a, b], widest, f"{one} - {other}: "))
     return parts
 
 
@@ -205,9 +207,9 @@ def _line(a: Array, b: Array, value: float, widest: float, ends: str = "") -> Ma
     )
 
 
-def _nodes(x: Learning, spots: Array, radius: float, colours: Mapping[str, str]) -> list[Markup]:
+def _nodes(x: Learning, places: Array, radius: float, colours: Mapping[str, str]) -> list[Markup]:
     parts = []
-    for client, (across, down) in zip(x.clients, spots, strict=True):
+    for client, (across, down) in zip(x.clients, places, strict=True):
         kind, attacks = x.kinds[client], client in x.run.attackers
         parts.append(
             element(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from markupsafe import Markup
 
 from communis.core.markup import EMPTY, element, stacked
+from communis.results.curves import Band
 
 PALETTE = (
     "#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be185d", "#65a30d",
@@ -35,7 +35,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Dots:
-    """Points that belong together."""
+    """Points of one colour, under one name."""
 
     name: str
     colour: str
@@ -45,7 +45,7 @@ class Dots:
 
 @dataclass(frozen=True)
 class Axes:
-    """From values to a place in the picture; x and y are the ticks."""
+    """The place of values in a picture; x and y are the ticks."""
 
     x: Sequence[float]
     y: Sequence[float]
@@ -54,7 +54,7 @@ class Axes:
     left: int = LEFT
 
     def place(self, x: float, y: float) -> tuple[float, float]:
-        """Across and down."""
+        """The pixels across and down."""
         (x0, x1), (y0, y1) = (self.x[0], self.x[-1]), (self.y[0], self.y[-1])
         across = self.left + (x - x0) / (x1 - x0) * (self.width - self.left - RIGHT)
         return across, self.height - BOTTOM - (y - y0) / (y1 - y0) * (self.height - TOP - BOTTOM)
@@ -68,19 +68,12 @@ def colour(index: int) -> str:
     return PALETTE[index % len(PALETTE)]
 
 
-def band(name: str, shade: str, x: Sequence[float], ys: Sequence[Sequence[float]]) -> Curve:
-    """The mean of several runs with the span between the lowest and the highest."""
-    length = min([len(x), *map(len, ys)], default=0)
-    columns = [[y[i] for y in ys] for i in range(length)]
-    keep = [i for i, c in enumerate(columns) if all(map(math.isfinite, c))]
-    return Curve(
-        name,
-        shade,
-        [x[i] for i in keep],
-        [fmean(columns[i]) for i in keep],
-        [min(columns[i]) for i in keep],
-        [max(columns[i]) for i in keep],
-    )
+def drawn(bands: Mapping[str, Band], colours: Mapping[str, str]) -> list[Curve]:
+    """The curves of bands, in the colours of their names."""
+    return [
+        Curve(name, colours[name], band.x, band.mean, band.low, band.high)
+        for name, band in bands.items()
+    ]
 
 
 def curves(
@@ -91,8 +84,8 @@ def curves(
     whole: bool = False,
     powers: bool = False,
 ) -> Markup:
-    """A chart of all lines on common axes; where there is nothing to draw, it says so. whole: what
-    x counts has no fractions; powers: y are powers of ten."""
+    """A chart of all lines on common axes, or a note that there is nothing to draw. whole: x has
+    integer ticks; powers: y are logarithms to base 10."""
     lines = [line for line in lines if len(line.x)]
     if not lines:
         return nothing(title)
@@ -136,7 +129,7 @@ def bars(
     x_label: str,
     longest: float,
 ) -> Markup:
-    """A bar below every name, made of parts end to end. longest: what the axis reaches to."""
+    """A bar below every name, made of parts end to end. longest: the end of the axis."""
     axes = Axes(ticks(0, longest), (0, len(rows)), WIDTH, TOP + BAR * len(rows) + BOTTOM, RIGHT)
     parts = [frame(axes, title, x_label)]
     for i, (name, values) in enumerate(rows.items()):
@@ -160,7 +153,7 @@ def bars(
 
 
 def ticks(low: float, high: float, whole: bool = False, count: int = 5) -> list[float]:
-    """Round numbers that span low to high; whole: without fractions."""
+    """Round numbers that span low to high; whole: integers."""
     span = high - low or abs(high) or 1.0
     raw = max(span / count, 1.0) if whole else span / count
     power = 10.0 ** math.floor(math.log10(raw))
@@ -194,8 +187,8 @@ def nothing(title: str) -> Markup:
 
 
 def frame(axes: Axes, title: str, x_label: str, y_label: str = "", powers: bool = False) -> Markup:
-    """The title, the labels and the ticks; grid lines where they are named: across if y has a
-    label, else down. powers: y are powers of ten."""
+    """The title, the labels, the ticks and the grid lines: across if y has a label, else down.
+    powers: y are logarithms to base 10."""
     right, bottom = axes.width - RIGHT, axes.height - BOTTOM
     parts = [element("text", title, x=axes.left, y=18, class_="title")]
     for y in axes.y if y_label else ():

@@ -1,4 +1,4 @@
-"""Traffic until a score is reached, for the terminal and the page alike."""
+"""Traffic until a score is reached."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def section(
     targets: Sequence[float],
     explained: bool = False,
 ) -> Markup:
-    """Empty where no target was named. explained: the page says elsewhere how to read it."""
-    found = traffic(runs, metric, select, targets)
-    if not found:
+    """Empty without a target. explained: how to read it is on the page already."""
+    by_target = traffic(runs, metric, select, targets)
+    if not by_target:
         return EMPTY
     parts = [heading("Traffic until a score is reached")]
     parts.append(EMPTY if explained else note(about_traffic(runs, metric)))
-    for one in found:
-        lines = [[row.method, *(show(row) for show in COLUMNS.values())] for row in one.rows]
-        parts.append(table([goal(one.target, metric), *COLUMNS], lines))
+    for reached in by_target:
+        lines = [[row.method, *(show(row) for show in COLUMNS.values())] for row in reached.rows]
+        parts.append(table([goal(reached.target, metric), *COLUMNS], lines))
     return stacked(*parts)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import pandas as pd
 from markupsafe import Markup
 
 from communis.core.markup import EMPTY, stacked
-from communis.results.compare import cells, grouped
-from communis.results.correlation import partial_spearman, spearman
+from communis.results.compare import cells
 from communis.results.finished import Finished
 from communis.results.report.html import charts, details, heading, legend, note, table
 from communis.results.report.svg import Dots, colour, scatter
-from communis.results.uncertainty import DOUBT, FEWEST, SCORE, SENSORS, points
+from communis.results.uncertainty import FEWEST, SCORE, UNCERTAINTY, Awareness, awareness
 from communis.results.wording.numbers import correlated
 
 ABOUT = (
@@ -33,47 +31,54 @@ ABOUT = (
 
 def section(runs: Sequence[Finished]) -> Markup:
     """Empty where no method has such an uncertainty."""
-    groups = grouped(runs)
-    found = {name: points(group) for name, group in groups.items()}
-    found = {name: table for name, table in found.items() if len(table)}
-    if not found:
+    by_method = awareness(runs)
+    if not by_method:
         return EMPTY
     colours = {place: colour(i) for i, place in enumerate(cells(runs))}
+    folded = [
+        details(f"{name}, client by client", _each(method)) for name, method in by_method.items()
+    ]
     return stacked(
         heading("Does the model know when it fails?"),
         note(ABOUT),
-        _pooled(found, {name: points(group, every=True) for name, group in groups.items()}),
+        _pooled(by_method),
         legend(colours) if len(colours) > 1 else EMPTY,
-        charts(*(_chart(name, table, colours) for name, table in found.items())),
-        *(details(f"{name}, client by client", _each(table)) for name, table in found.items()),
+        charts(*(_chart(name, method, colours) for name, method in by_method.items())),
+        *folded,
     )
 
 
-def _pooled(found: Mapping[str, pd.DataFrame], every: Mapping[str, pd.DataFrame]) -> Markup:
+def _pooled(by_method: Mapping[str, Awareness]) -> Markup:
     lines = []
-    for name, t in found.items():
-        plain = spearman(t[DOUBT], t[SCORE])
-        held = partial_spearman(t[DOUBT], t[SCORE], t[SENSORS])
-        guessed = spearman(every[name][DOUBT], every[name][SCORE])
-        figures = correlated(plain) + correlated(held) + correlated(guessed)
-        lines.append([name, str(plain.n), *figures])
-    header = ["method", "points", "rho", "p", "rho, sensors\nheld fixed", "p"]
-    return table([*header, "rho, unseen\nwindows too", "p"], lines)
+    for name, method in by_method.items():
+        lines.append(
+            [
+                name,
+                str(method.seen.n),
+                *correlated(method.seen),
+                *correlated(method.sensors_fixed),
+                *correlated(method.every),
+            ]
+        )
+    heads = ["method", "points", "rho", "p", "rho, sensors\nheld fixed", "p"]
+    return table([*heads, "rho, unseen\nwindows too", "p"], lines)
 
 
-def _each(points: pd.DataFrame) -> Markup:
+def _each(method: Awareness) -> Markup:
     """As _pooled, for every client with enough points."""
-    by_client = {client: spearman(t[DOUBT], t[SCORE]) for client, t in points.groupby("client")}
-    enough = {client: found for client, found in by_client.items() if found.n >= FEWEST}
-    if not enough:
+    if not method.by_client:
         return note(f"No client has {FEWEST} points: run more seeds or cells.")
-    lines = [[str(c), str(found.n), *correlated(found)] for c, found in enough.items()]
+    lines = [
+        [str(client), str(correlation.n), *correlated(correlation)]
+        for client, correlation in method.by_client.items()
+    ]
     return table(["client", "points", "rho", "p"], lines)
 
 
-def _chart(name: str, points: pd.DataFrame, colours: Mapping[str, str]) -> Markup:
-    dots = [
-        Dots(str(place) or name, colours[str(place)], list(t[DOUBT]), list(t[SCORE]))
-        for place, t in points.dropna(subset=[DOUBT, SCORE]).groupby("place", sort=False)
-    ]
+def _chart(name: str, method: Awareness, colours: Mapping[str, str]) -> Markup:
+    known = method.points.dropna(subset=[UNCERTAINTY, SCORE])
+    dots = []
+    for place, points in known.groupby("place", sort=False):
+        shade = colours[str(place)]
+        dots.append(Dots(str(place) or name, shade, list(points[UNCERTAINTY]), list(points[SCORE])))
     return scatter(dots, name, "mean sigma_f", "validation macro F1")

@@ -1,4 +1,4 @@
-"""Do clients pull in the same direction? How alike their updates are, by what they sense."""
+"""Do clients pull in the same direction? The cosines of their updates, by what they sense."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from communis.core.markup import EMPTY
 from communis.results.compare import grouped, plainest
 from communis.results.finished import Finished
 from communis.results.report.html import figure, heading, note, row, shaded, unfolded
-from communis.results.updates import KINDS, cosines, pairs, thirds
+from communis.results.updates import KINDS, by_kind, pairs, thirds
 
 ABOUT = (
     "The mean cosine between what two clients changed of a group of parameters in the same round, "
@@ -29,11 +29,11 @@ def section(runs: Sequence[Finished]) -> Markup:
     drawn = {}
     base, groups = plainest(runs), grouped(runs)
     for name in sorted(groups, key=lambda name: name != base):
-        found = pairs(groups[name])
-        if found.empty:
+        of_pairs = pairs(groups[name])
+        if of_pairs.empty:
             continue
-        early, late = thirds(found)
-        tables = [cosines(part) for part in (early, late)]
+        early, late = thirds(of_pairs)
+        tables = [by_kind(part) for part in (early, late)]
         values = np.concatenate([t.to_numpy().ravel() for t in tables])
         span = float(np.nanmin(values)), float(np.nanmax(values))
         figures = [
@@ -41,7 +41,7 @@ def section(runs: Sequence[Finished]) -> Markup:
             for part, wide in zip((early, late), tables, strict=True)
         ]
         drawn[name] = row(*figures)
-        if (kinds := found["kind"].nunique()) > KINDS:
+        if (kinds := of_pairs["kind"].nunique()) > KINDS:
             drawn[name] += note(f"The {KINDS} most frequent of {kinds} kinds of pairs.")
     if not drawn:
         return EMPTY
@@ -49,8 +49,8 @@ def section(runs: Sequence[Finished]) -> Markup:
     return title + note(ABOUT) + unfolded(drawn)
 
 
-def _rounds(found: pd.DataFrame) -> str:
-    rounds = sorted(found["round"].unique())
+def _rounds(table: pd.DataFrame) -> str:
+    rounds = sorted(table["round"].unique())
     if len(rounds) == 1:
         return f"Round {rounds[0]}"
     return f"Rounds {rounds[0]} to {rounds[-1]} ({len(rounds)} of them recorded)"

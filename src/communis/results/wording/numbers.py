@@ -9,10 +9,11 @@ from communis.results.correlation import Correlation
 from communis.results.estimate import FEWEST, TOO_FEW, Estimate
 
 JOINT = "\N{NO-BREAK SPACE}"  # between a number and its sign
-HUGE = 1e9  # a quantity that is no longer written out
+HUGE = 1e9  # larger quantities are written with an exponent
 
 
 def span(numbers: Sequence[int]) -> str:
+    """The lowest and the highest number, or the one number that there is."""
     low, high = min(numbers), max(numbers)
     return str(low) if low == high else f"{low} to {high}"
 
@@ -24,6 +25,7 @@ def plain(metric: str) -> str:
 
 
 def number(estimate: Estimate, digits: int = 3) -> str:
+    """A mean with its spread."""
     if estimate.diverged:
         return f"diverged in {estimate.diverged} of {estimate.seeds}"
     if not math.isfinite(estimate.mean):
@@ -69,20 +71,26 @@ def count(value: float) -> str:
     return f"{value:,.0f}" if math.isfinite(value) else "-"
 
 
-def ratio(value: float, base: float) -> str:
-    return f"{value / base:.2f} x" if base > 0 and math.isfinite(value / base) else "-"
+def ratio(value: float) -> str:
+    return f"{value:.2f} x" if math.isfinite(value) else "-"
 
 
-def correlated(found: Correlation) -> list[str]:
+def correlated(correlation: Correlation) -> list[str]:
     """rho and p."""
-    if not math.isfinite(found.rho):
+    if not math.isfinite(correlation.rho):
         return ["-", "-"]
-    p = "-" if math.isnan(found.p) else "< 0.001" if found.p < 0.001 else f"{found.p:.3f}"
-    return [f"{found.rho:+.2f}", p]
+    p = (
+        "-"
+        if math.isnan(correlation.p)
+        else "< 0.001"
+        if correlation.p < 0.001
+        else f"{correlation.p:.3f}"
+    )
+    return [f"{correlation.rho:+.2f}", p]
 
 
 def signed(change: Estimate) -> str:
-    """A change in words, with ~ where it may be none, and with ? where seeds are too few to say."""
+    """A change, with ~ where its interval holds zero, and with ? where seeds are too few."""
     text = f"+{number(change)}" if change.mean >= 0 else number(change)
     if math.isfinite(change.mean) and change.seeds < FEWEST:
         return f"{text}{JOINT}?"

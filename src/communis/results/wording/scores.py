@@ -27,18 +27,20 @@ TOGETHER = (
 )
 
 
-def choices(found: Sequence[Selected]) -> list[Select]:
-    """The ways to choose a round that are worth a column: without validation windows the common and
-    the own best round are the last one."""
+def choices(compared: Sequence[Selected]) -> list[Select]:
+    """The ways to choose a round that are worth a column. Without validation windows the common and
+    the own best round are the last one, and have none."""
     validated: tuple[Select, ...] = ("common", "client")
     alike = all(
-        number(x.selected[s]) == number(x.selected["last"]) for x in found for s in validated
+        number(row.selected[way]) == number(row.selected["last"])
+        for row in compared
+        for way in validated
     )
-    return [s for s in CHOICES if not alike or s not in validated]
+    return [way for way in CHOICES if not alike or way not in validated]
 
 
 def counts(select: Select, metric: str) -> str:
-    """Which round's scores count; metric: the one that chooses it."""
+    """The round whose scores count, in words; metric: the one that chooses it."""
     if select == "last":
         return "the last evaluated round"
     if select == "tail":
@@ -49,43 +51,50 @@ def counts(select: Select, metric: str) -> str:
 
 
 def scope(runs: Sequence[Finished]) -> str:
-    """What was compared, and what is missing of it."""
-    seen = scored(runs)
-    shared = metrics(seen)
-    clients = [len(run.by_client(shared[0])) for run in seen] if shared else [0]
-    some = any(run.config["run"].get("eval_clients", 0) for run in runs)
+    """What was compared, and which runs are unfinished."""
+    counting = scored(runs)
+    shared = metrics(counting)
+    clients = [len(run.by_client(shared[0])) for run in counting] if shared else [0]
+    asked = any(run.config["run"].get("eval_clients", 0) for run in runs)
+    scored_clients = f"{_clients(runs, clients)}{' scored in a round' if asked else ''}"
+    data = dict.fromkeys(str(run.config["data"]["name"]) for run in runs)
     places = cells(runs)
-    where = [f"{len(places)} cells" if len(places) > 1 else next(iter(places))]
+    where = f"{len(places)} cells" if len(places) > 1 else next(iter(places))
     seeds = sorted({run.seed for run in runs})
     about = [
-        f"Data {', '.join(dict.fromkeys(str(run.config['data']['name']) for run in runs))}",
-        *filter(None, where),
-        _sample(runs) or f"{_clients(runs, clients)}{' scored in a round' if some else ''}",
+        f"Data {', '.join(data)}",
+        where,
+        _sample(runs) or scored_clients,
         f"{span([int(run.config['run']['rounds']) for run in runs])} rounds",
         f"{len(seeds)} seed{_s(seeds)} ({', '.join(map(str, seeds))})",
     ]
-    text = f"{', '.join(about)}."
-    if n := sum(not run.complete for run in runs):
-        text += f" {n} of {len(runs)} runs {'is' if n == 1 else 'are'} unfinished"
-        text += ", left out where others of a method are." if len(seen) < len(runs) else "."
-    if n := sum(not run.evaluated for run in runs):
-        text += f" {n} of {len(runs)} runs {'has' if n == 1 else 'have'} not been evaluated yet."
+    text = f"{', '.join(filter(None, about))}."
+    unfinished = sum(not run.complete for run in runs)
+    if unfinished:
+        text += f" {unfinished} of {len(runs)} runs {'is' if unfinished == 1 else 'are'} unfinished"
+        left_out = len(counting) < len(runs)
+        text += ", left out where others of a method are." if left_out else "."
+    waiting = sum(not run.evaluated for run in runs)
+    if waiting:
+        have = "has" if waiting == 1 else "have"
+        text += f" {waiting} of {len(runs)} runs {have} not been evaluated yet."
     return text
 
 
 def _sample(runs: Sequence[Finished]) -> str:
-    """How many clients were drawn to be scored; empty where all of them are, or somebody asked for
-    a number of them."""
+    """How many clients were drawn to be scored; empty where all clients are scored, or where the
+    settings ask for a number of them."""
     asked = any(run.config["run"].get("eval_clients", 0) for run in runs)
-    found = [run.fleet.get("evaluation") or {} for run in runs]
-    if asked or not all(one.get("clients", 0) < one.get("of", 0) for one in found):
+    samples = [run.fleet.get("evaluation") or {} for run in runs]
+    if asked or not all(sample.get("clients", 0) < sample.get("of", 0) for sample in samples):
         return ""
-    drawn, everybody = (span([one[key] for one in found]) for key in ("clients", "of"))
+    drawn = span([sample["clients"] for sample in samples])
+    everybody = span([sample["of"] for sample in samples])
     return f"a sample of {drawn} of {everybody} clients"
 
 
 def _clients(runs: Sequence[Finished], scored: Sequence[int]) -> str:
-    """How many there are and, where some lie, how many were scored."""
+    """The number of clients and, where some attack, of those that are scored."""
     if not any(run.attackers for run in runs):
         return f"{span(scored)} clients"
     everybody = span([len(run.clients) for run in runs])
@@ -93,9 +102,10 @@ def _clients(runs: Sequence[Finished], scored: Sequence[int]) -> str:
 
 
 def how_to_read(
-    runs: Sequence[Finished], found: Sequence[Selected], metric: str, select: Select = "last"
+    runs: Sequence[Finished], compared: Sequence[Selected], metric: str, select: Select = "last"
 ) -> str:
-    """What the numbers of a comparison mean and which differences count; found: best first."""
+    """What the numbers of a comparison mean, and which differences count. compared: the methods,
+    the best first."""
     text = [
         f"Scores are means over clients in {counts(select, metric)}, then mean ± standard "
         "deviation over seeds.",
@@ -115,8 +125,8 @@ def how_to_read(
             "Cells differ in who attacks, so in who is scored; the report compares them on the "
             "same clients (Under attack)."
         )
-    if grid or len(found) > 1:
-        text += [_ranked(runs, metric, select), _differences(found[0])]
+    if grid or len(compared) > 1:
+        text += [_ranked(runs, metric, select), _differences(compared[0])]
     return " ".join(filter(None, text))
 
 
@@ -133,7 +143,7 @@ def _choices(runs: Sequence[Finished]) -> str:
 
 
 def _ranked(runs: Sequence[Finished], metric: str, select: Select) -> str:
-    """Which seeds decide, where methods have not all been run with the same."""
+    """Which seeds decide, where methods were run with different ones."""
     runs = scored(runs)
     _, shared = ranking(runs, metric, select)
     if not shared:
@@ -150,10 +160,10 @@ def _ranked(runs: Sequence[Finished], metric: str, select: Select) -> str:
 def _differences(best: Selected) -> str:
     if best.verdict:
         return "No method has a score in all of its seeds, so none is called the best."
-    if (n := best.difference.seeds) < FEWEST:
-        return (
-            f"{n} seed{'s are' if n > 1 else ' is'} too few to judge any difference: run {FEWEST}."
-        )
+    seeds = best.difference.seeds
+    if seeds < FEWEST:
+        several = "s are" if seeds > 1 else " is"
+        return f"{seeds} seed{several} too few to judge any difference: run {FEWEST}."
     return (
         f"Differences to {best.method} are paired by seed, with their 95 % interval; a method "
         "whose interval holds zero is within the spread and cannot be told apart, nor can one with "
@@ -162,20 +172,20 @@ def _differences(best: Selected) -> str:
     )
 
 
-def _s(found: Sequence[int]) -> str:
-    return "s" if len(found) > 1 else ""
+def _s(compared: Sequence[int]) -> str:
+    return "s" if len(compared) > 1 else ""
 
 
 def default_metric(runs: Sequence[Finished]) -> str:
-    """The one that the experiment's file names, else accuracy if there is one, else the first."""
+    """The metric that the experiment's file names, else accuracy, else the first metric."""
     named = {str(run.config["metric"]) for run in runs if run.config.get("metric")}
     if len(named) == 1 and named <= set(known(runs)):
         return named.pop()
-    found = metrics(runs)
-    return "accuracy" if "accuracy" in found or not found else found[0]
+    available = metrics(runs)
+    return "accuracy" if "accuracy" in available or not available else available[0]
 
 
 def default_select(runs: Sequence[Finished]) -> Select:
-    """The one that the experiment's file names, if all agree; else the last round."""
+    """The selection that the experiment's files name, if they agree; else the last round."""
     named: set[Select] = {run.config.get("select", "last") for run in runs}
     return named.pop() if len(named) == 1 else "last"

@@ -22,7 +22,7 @@ COLUMNS: Mapping[str, Callable[[Sent], str]] = {
 
 
 def about_traffic(runs: Sequence[Finished], metric: str) -> str:
-    """How it is to be read."""
+    """How the traffic until a target is to be read."""
     every = max(int(run.config["run"].get("eval_every", 1)) for run in runs)
     rounds = f" (every {every} rounds)" if every > 1 else ""
     attackers = ", attackers included," if any(run.fleet.get("attackers") for run in runs) else ""

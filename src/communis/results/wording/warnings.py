@@ -1,10 +1,11 @@
-"""What a reader of the scores should know: about the data, who diverged, who attacks, and who does
-not hear of whom."""
+"""Warnings for readers of the scores: about the data, clients that diverged, clients that attack,
+and clients that cannot learn from each other."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from communis.core.names import BY_MODEL
 from communis.exchange.wire import NOT_FINITE
 from communis.results.compare import grouped, mixed
 from communis.results.finished import Finished
@@ -15,52 +16,53 @@ NAMED = 12  # clients that are listed at most
 
 
 def warnings(runs: Sequence[Finished]) -> list[str]:
-    """What a reader of the scores should know: about the data, who diverged, who attacks, and who
-    does not hear of whom because of the graph or because models differ."""
+    """All warnings: notes on the data, clients that diverged, clients that attack, and clients that
+    cannot learn from each other, because of the graph or because their models differ."""
     noted = sorted({note for run in runs for note in run.fleet.get("notes", ())})
     diverged = _diverged(runs)
     return [*noted, *diverged, *_attacks(runs), *_apart(runs), *_by_model(runs), *_across(runs)]
 
 
 def _diverged(runs: Sequence[Finished]) -> list[str]:
-    """A line for every method whose honest clients were refused for what is not finite. Whoever
-    ended so with a private state scores NaN; a message that was refused costs its round only."""
+    """A line for every method whose honest clients had results refused as not finite. A client
+    whose private state was refused at the end scores NaN; a refused message costs only its
+    round."""
     lines = []
     for method, group in grouped(runs).items():
-        found = [
+        refusals = [
             (run, record.round, client, reason)
             for run in group
             for record in run.records
             for client, reason in record.refused
             if NOT_FINITE in reason and client not in run.attackers
         ]
-        if not found:
+        if not refusals:
             continue
-        who = len({(run.path, client) for run, _, client, _ in found})
+        who = len({(run.path, client) for run, _, client, _ in refusals})
         trained = sum(len(record.cohort) for run in group for record in run.records)
-        run, round, client, reason = found[0]
+        run, round, client, reason = refusals[0]
         lines.append(
-            f"{method}: {len(found)} of {trained} results of training were refused as not finite, "
-            f"of {who} client{'s' * (who > 1)} over all seeds (first: seed {run.seed}, round "
-            f"{round}, client {client}: {reason})"
+            f"{method}: {len(refusals)} of {trained} results of training were refused as not "
+            f"finite, of {who} client{'s' * (who > 1)} over all seeds (first: seed {run.seed}, "
+            f"round {round}, client {client}: {reason})"
         )
     return lines
 
 
 def _attacks(runs: Sequence[Finished]) -> list[str]:
     """A line for every set of attackers; where there are many, one for all of them."""
-    found: dict[tuple[str, int, tuple[int, ...]], list[int]] = {}
+    seeds_by_attack: dict[tuple[str, int, tuple[int, ...]], list[int]] = {}
     for run in runs:
         if who := tuple(run.attackers):
             kind = str(run.config.get("attack", {}).get("kind", "attack"))
-            found.setdefault((kind, len(run.clients), who), []).append(run.seed)
-    if len(found) > SETS:
-        kinds = ", ".join(dict.fromkeys(kind for kind, _, _ in found))
-        many = span([len(who) for _, _, who in found])
+            seeds_by_attack.setdefault((kind, len(run.clients), who), []).append(run.seed)
+    if len(seeds_by_attack) > SETS:
+        kinds = ", ".join(dict.fromkeys(kind for kind, _, _ in seeds_by_attack))
+        many = span([len(who) for _, _, who in seeds_by_attack])
         return [f"{many} clients attack ({kinds}), by seed and cell: scores are of the others"]
     lines = []
-    for (kind, clients, who), seeds in found.items():
-        several = sorted(set(seeds)) if len(found) > 1 else []
+    for (kind, clients, who), seeds in seeds_by_attack.items():
+        several = sorted(set(seeds)) if len(seeds_by_attack) > 1 else []
         how = ", ".join([kind, *(f"seed {seed}" for seed in several)])
         says = f"clients {listed(who)} attack" if len(who) > 1 else f"client {who[0]} attacks"
         lines.append(f"{says} ({how}): scores are of the other {clients - len(who)}")
@@ -71,23 +73,23 @@ def _apart(runs: Sequence[Finished]) -> list[str]:
     """A line for every way in which graphs fall into parts."""
     sizes = [sorted(map(len, run.fleet.get("topology", {}).get("parts", ()))) for run in runs]
     return [
-        f"the graph falls into {len(found)} parts, of {listed(found[::-1])} clients: no consensus "
+        f"the graph falls into {len(parts)} parts, of {listed(parts[::-1])} clients: no consensus "
         "across them"
-        for found in dict.fromkeys(map(tuple, sizes))
-        if len(found) > 1
+        for parts in dict.fromkeys(map(tuple, sizes))
+        if len(parts) > 1
     ]
 
 
 def _by_model(runs: Sequence[Finished]) -> list[str]:
-    """Who averaged among clients with the same model only, and which these are."""
-    found = [run for run in runs if run.config["method"].get("by_model") and mixed([run])]
-    if not found:
+    """The methods that averaged only among clients with the same model, and these clients."""
+    averaging = [run for run in runs if run.config["method"].get(BY_MODEL) and mixed([run])]
+    if not averaging:
         return []
-    methods = listed(list(dict.fromkeys(run.method for run in found)))
+    methods = listed(list(dict.fromkeys(run.method for run in averaging)))
     text = f"{methods} averaged parameters among clients with the same model only"
-    dealt = {tuple(run.models.items()) for run in found}
+    dealt = {tuple(run.models.items()) for run in averaging}
     if len(dealt) > 1:
-        models = sorted({name for run in found for name in run.models.values()})
+        models = sorted({name for run in averaging for name in run.models.values()})
         return [f"{text}; who has which of {listed(models)} differs by seed or cell"]
     owners: dict[str, list[int]] = {}
     for client, name in dealt.pop():
@@ -96,11 +98,13 @@ def _by_model(runs: Sequence[Finished]) -> list[str]:
 
 
 def _across(runs: Sequence[Finished]) -> list[str]:
-    """Who averaged across models, which can then only be parts of them."""
-    found = [run for run in runs if run.config["method"].get("by_model") is False and mixed([run])]
-    if not found:
+    """The methods that averaged across models, which is possible for common parts only."""
+    averaging = [
+        run for run in runs if run.config["method"].get(BY_MODEL) is False and mixed([run])
+    ]
+    if not averaging:
         return []
-    methods = listed(list(dict.fromkeys(run.method for run in found)))
+    methods = listed(list(dict.fromkeys(run.method for run in averaging)))
     return [f"{methods} averaged across models what these have in common by name, as a head"]
 
 
@@ -110,6 +114,6 @@ def _who(clients: Sequence[int]) -> str:
     return f"client{'s' * (len(clients) > 1)} {', '.join(map(str, clients))}"
 
 
-def listed(found: Sequence[object]) -> str:
-    *rest, last = map(str, found)
+def listed(names: Sequence[object]) -> str:
+    *rest, last = map(str, names)
     return f"{', '.join(rest)} and {last}" if rest else last

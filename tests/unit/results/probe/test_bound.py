@@ -59,6 +59,7 @@ def simulated(mu: float, m: int, rng: np.random.Generator) -> tuple[Array, Array
     return coins * mu / 2 + rng.standard_normal(m), coins
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", [0.5, 1.0, 2.0])
 def test_a_gaussian_of_known_mu(mu: float) -> None:
     """Both bounds are below the truth in 95 % of audits and more, together; with many canaries that

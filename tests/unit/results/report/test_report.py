@@ -96,9 +96,9 @@ def test_means_over_seeds_do_not_leave_out_what_diverged(tmp_path: Path) -> None
     assert by_client.isna().tolist() == [True, False]
     for found, index in ((breakdown.last(runs, "accuracy"), "subset"),
                          (breakdown.last(runs, "f1"), "class")):  # fmt: skip
-        assert breakdown.wide_table(found, index, ["a"])["a"].isna().all()
+        assert breakdown.means(found, index, "value", ["a"])["a"].isna().all()
         known = found[found["client"] == 1]
-        assert breakdown.wide_table(known, index, ["a"])["a"].tolist() == [0.25]
+        assert breakdown.means(known, index, "value", ["a"])["a"].tolist() == [0.25]
 
 
 def test_attackers_are_not_said_to_diverge(tmp_path: Path) -> None:
@@ -240,6 +240,7 @@ def cells_of(text: str) -> list[list[str]]:
     return [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", line) for line in lines]
 
 
+@pytest.mark.slow
 def test_other_ways_to_predict(grid: Path) -> None:
     runs = [run for run in collect([grid]) if run.place == "H severe, I severe"]
     text = views.section(runs, "macro_f1", "last")
@@ -262,6 +263,7 @@ def test_other_ways_to_predict(grid: Path) -> None:
     assert views.section([run for run in runs if run.method == "fedavg"], "macro_f1", "last") == ""
 
 
+@pytest.mark.slow
 def test_uncertainty_against_scores(grid: Path) -> None:
     runs = collect([grid])
     found = points([run for run in runs if run.method == "duet"])

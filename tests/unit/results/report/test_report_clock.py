@@ -22,7 +22,7 @@ from communis.results import timing
 from communis.results import updates as update
 from communis.results.compare import Finished, collect, grouped
 from communis.results.report import allocation, clock, modalities, updates, views
-from communis.results.report.labelled_points import Spot, spots
+from communis.results.report.labelled_points import Point, point_chart
 from communis.results.report.page import render
 from communis.results.report.svg import bars
 from tests.unit import folders, relief_like
@@ -56,6 +56,7 @@ def small(
     return collect([path])[0]
 
 
+@pytest.mark.slow
 def test_the_page_has_all_sections(runs: list[Finished]) -> None:
     text = render(runs, "macro_f1", "a <clock>")
     parser = Balanced()
@@ -135,15 +136,19 @@ def test_only_coverage_joins(runs: list[Finished]) -> None:
 
 
 def test_names_of_points_do_not_cover_each_other() -> None:
-    same = [Spot(f"method number {i}", "#000", 1.0, 0.5 + i / 1e4, 0.0, math.nan) for i in range(9)]
-    text = spots([*same, Spot("far", "#000", 4.0, 0.9, 0.1, 0.1)], [], "t", "x", "y", (1.0, 1.5))
+    same = [
+        Point(f"method number {i}", "#000", 1.0, 0.5 + i / 1e4, 0.0, math.nan) for i in range(9)
+    ]
+    text = point_chart(
+        [*same, Point("far", "#000", 4.0, 0.9, 0.1, 0.1)], [], "t", "x", "y", (1.0, 1.5)
+    )
     places = re.findall(r"<text x='([\d.]+)' y='([\d.]+)'>method", text)
     assert len(places) == len(set(places)) == 9
     rows = sorted((float(y), float(x)) for x, y in places)
     near = [(a, b) for a, b in pairwise(rows) if abs(a[0] - b[0]) < 13.9]
     assert all(abs(a[1] - b[1]) > 6.4 * 15 for a, b in near)
     assert "nan" not in text
-    assert "nothing was evaluated" in spots([], [], "t", "x", "y", (1.0, 1.5))
+    assert "nothing was evaluated" in point_chart([], [], "t", "x", "y", (1.0, 1.5))
 
 
 def trained(client: int, *groups: str) -> list[Noted]:
@@ -222,7 +227,7 @@ def test_cosines_by_kind_of_pair(tmp_path: Path) -> None:
     run = small(tmp_path, {"pairs": [early, late]}, suites)
     found = update.pairs([run])
     assert set(found["kind"]) == {"acc+mag - acc", "acc - acc"}
-    first, last = (update.cosines(part) for part in update.thirds(found))
+    first, last = (update.by_kind(part) for part in update.thirds(found))
     assert first.columns.tolist() == ["acc+mag -\nacc\nn 2", "acc -\nacc\nn 1"]
     assert first.index.tolist() == [block, head]  # blocks of the fusion first
     assert first.loc[head].tolist() == pytest.approx([0.4, math.nan], nan_ok=True)

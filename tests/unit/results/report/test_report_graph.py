@@ -241,6 +241,7 @@ def real(home: Path, kind: Mapping[str, Any], clients: int = 5) -> Finished:
     return collect([home])[0]
 
 
+@pytest.mark.slow
 def test_a_real_run_on_a_ring(tmp_path: Path) -> None:
     run = real(tmp_path, {"kind": "ring"})
     text = render([run], "accuracy", "t")

@@ -15,6 +15,7 @@ from communis.exchange.messages import Noted
 from communis.methods.comfed import CoMFed
 from communis.results import latent as latent_space
 from communis.results.compare import Finished, collect
+from communis.results.curves import by_round
 from communis.results.report import latent, round_curves
 from communis.results.report.page import render
 from tests.unit import folders, small
@@ -74,7 +75,7 @@ def test_bands_are_over_seeds(tmp_path: Path) -> None:
         for seed, value, rounds in ((0, 1.0, 3), (1, 2.0, 2))
     ]
     found = {"comfed": [latent_space.noted(run)["latent/separation"] for run in runs]}
-    text = round_curves.by_round(found, SHADES, "t", "y")
+    text = round_curves.by_round(by_round(found), SHADES, "t", "y")
     assert points(text, "t") == ["1.5 at 1", "1.5 at 2"]  # the rounds that both have
 
 

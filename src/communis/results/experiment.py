@@ -1,0 +1,340 @@
+"""The results of an experiment for programs: every number of its report, in data frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+
+from communis.core.errors import CommunisError
+from communis.core.selection import SELECTS, Select
+from communis.results.cells import Line
+from communis.results.compare import Row, collect, refuse_unknown, scored
+from communis.results.finished import Finished
+from communis.results.frames import curves, fleet, protection, scores, spending, training
+from communis.results.timing import named
+from communis.results.wording.scores import default_metric, default_select
+
+
+@dataclass(frozen=True)
+class Results:
+    """Every number of a report, in tidy data frames. Nothing is rendered.
+
+    Each property is one frame; `frames()` has those with rows. A frame has one row per method and
+    cell, or per run where its name or its columns say so: the column `seed` then tells runs apart.
+    The column `cell` is the name of the cell of a grid; it is empty without a grid, and `all cells`
+    for means over the cells of a grid, seed by seed. Estimates are `mean` and `spread` (sample
+    standard deviation) over `seeds`, of which `diverged` have no finite value, with the 95 %
+    interval of the mean from `low` to `high`. A number that does not exist is NaN.
+    """
+
+    read_runs: Sequence[Finished]
+    metric: str  # the score to judge by, which also chooses the round
+    select: Select  # the round that counts
+    targets: Sequence[float]  # scores to be reached, from the easiest to the hardest
+
+    @classmethod
+    def read(
+        cls,
+        folders: str | Path | Iterable[str | Path],
+        *,
+        metric: str = "",
+        select: Select | None = None,
+        targets: Sequence[float] = (),
+    ) -> Results:
+        """The runs at these folders and below. What is not given is taken from the file of the
+        experiment, as `communis report` does: metric, select (last, common, client or tail) and
+        targets."""
+        paths = [folders] if isinstance(folders, (str, Path)) else folders
+        runs = collect(paths)
+        chosen = metric or default_metric(runs)
+        refuse_unknown(runs, chosen)
+        if select is not None and select not in SELECTS:
+            raise CommunisError(f"select: expected {', '.join(SELECTS)}, got {select!r}")
+        way = select or default_select(runs)
+        return cls(runs, chosen, way, named(scored(runs), chosen, targets))
+
+    def frames(self) -> dict[str, pd.DataFrame]:
+        """The frames that have rows, by the name of their property."""
+        frames = {name: getattr(self, name) for name in FRAMES}
+        return {name: frame for name, frame in frames.items() if len(frame)}
+
+    @cached_property
+    def _scored(self) -> list[Finished]:
+        """The runs that count; see `compare.scored`."""
+        return scored(self.read_runs)
+
+    @cached_property
+    def _by_cell(self) -> dict[str, list[Row]]:
+        return scores.compared(self._scored, self.metric, self.select)
+
+    @cached_property
+    def _over_cells(self) -> list[Line]:
+        return scores.over_cells(self._scored, self.metric, self.select)
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """One row per run: its folder, how far it came, and its costs."""
+        return scores.runs(self.read_runs)
+
+    @cached_property
+    def levels(self) -> pd.DataFrame:
+        """One row per cell and axis of a grid: the level."""
+        return scores.levels(self.read_runs)
+
+    @cached_property
+    def settings(self) -> pd.DataFrame:
+        """One row per run and setting: the dotted key, and the value as JSON."""
+        return scores.settings(self.read_runs)
+
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """One row per run and round: loss, bytes, seconds, joules, distances. Bytes and joules are
+        of the whole fleet, `seconds` is wall time without evaluation."""
+        return scores.rounds(self.read_runs)
+
+    @cached_property
+    def round_scores(self) -> pd.DataFrame:
+        """One row per run, evaluated round, split and metric: the mean over clients."""
+        return scores.round_scores(self.read_runs)
+
+    @cached_property
+    def run_scores(self) -> pd.DataFrame:
+        """One row per run and score: what `scores` and `selections` are means of."""
+        return scores.run_scores(self._scored, self.metric, self.select)
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """Test scores by metric in the round that counts: means over clients, and the weakest
+        client (`over_clients`)."""
+        return scores.scores(self._scored, self._by_cell, self.metric, self.select)
+
+    @cached_property
+    def selections(self) -> pd.DataFrame:
+        """The metric by each way to choose the round that counts (`select`)."""
+        return scores.selections(self._by_cell, self._over_cells)
+
+    @cached_property
+    def differences(self) -> pd.DataFrame:
+        """The metric minus that of the best method (`against`), paired by seed, with the verdict;
+        that of the best method itself is empty."""
+        return scores.differences(self._by_cell, self._over_cells)
+
+    @cached_property
+    def costs(self) -> pd.DataFrame:
+        """Parameters, bytes, seconds and refused messages. Bytes per client and round are payload;
+        `bytes_total` is of a whole run with its framing."""
+        return scores.costs(self._by_cell)
+
+    @cached_property
+    def overhead(self) -> pd.DataFrame:
+        """Costs and their ratios to fedavg in the same cells and seeds."""
+        return spending.overhead(self._scored)
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """The points of all curves over seeds: scores along rounds, megabytes, seconds and joules,
+        loss, distances, and what methods note."""
+        return curves.curves(self._scored, self.metric, self.select, self.targets)
+
+    @cached_property
+    def client_scores(self) -> pd.DataFrame:
+        """One row per run and client: its sensors, model, device and score."""
+        return scores.client_scores(self._scored, self.metric, self.select)
+
+    @cached_property
+    def clients(self) -> pd.DataFrame:
+        """The score of every client: means over seeds."""
+        return scores.clients(self._scored, self.metric, self.select)
+
+    @cached_property
+    def sensor_scores(self) -> pd.DataFrame:
+        """The score by the sensors that were there, after the last round."""
+        return scores.sensor_scores(self._scored, self.metric)
+
+    @cached_property
+    def class_scores(self) -> pd.DataFrame:
+        """F1 of every class, after the last round."""
+        return scores.class_scores(self._scored)
+
+    @cached_property
+    def modalities(self) -> pd.DataFrame:
+        """The score with all sensors and with single ones (`view`), of the common model or of the
+        sensors' owners."""
+        return scores.modalities(self._scored, self.metric, self.select)
+
+    @cached_property
+    def views(self) -> pd.DataFrame:
+        """Scores of other ways to predict; the view of the prediction itself is empty."""
+        return scores.views(self._scored, self.metric, self.select)
+
+    @cached_property
+    def measures(self) -> pd.DataFrame:
+        """What methods say of the test windows beside their predictions."""
+        return scores.measures(self._scored, self.metric, self.select)
+
+    @cached_property
+    def timing(self) -> pd.DataFrame:
+        """Simulated seconds and joules of a round, and the speedup against `base`."""
+        return spending.timing(self._scored, self.metric, self.select, self.targets)
+
+    @cached_property
+    def time_to_target(self) -> pd.DataFrame:
+        """Rounds, simulated seconds, joules and megabytes until the target was reached; with fewer
+        `reached` than `runs` the means are lower bounds."""
+        return spending.targets(self._scored, self.metric, self.select, self.targets)
+
+    @cached_property
+    def traffic_to_target(self) -> pd.DataFrame:
+        """Rounds and bytes until each target was reached; NaN where not every run reached it."""
+        return spending.traffic(self._scored, self.metric, self.select, self.targets)
+
+    @cached_property
+    def devices(self) -> pd.DataFrame:
+        """Mean simulated seconds of a round by kind of client: computing, communicating, idle."""
+        return spending.devices(self._scored)
+
+    @cached_property
+    def device_rounds(self) -> pd.DataFrame:
+        """One row per run, round and client: simulated seconds and joules."""
+        return spending.client_rounds(self._scored)
+
+    @cached_property
+    def busy(self) -> pd.DataFrame:
+        """The share of computing in the time that devices are busy, by cell."""
+        return spending.busy(self._scored)
+
+    @cached_property
+    def privacy(self) -> pd.DataFrame:
+        """One row per run: the verdict on privacy, epsilon, delta, and why there is no promise."""
+        return protection.privacy(self._scored)
+
+    @cached_property
+    def privacy_price(self) -> pd.DataFrame:
+        """What privacy changes of the score, against the same runs without it."""
+        return protection.privacy_price(self._scored, self.metric, self.select)
+
+    @cached_property
+    def privacy_messages(self) -> pd.DataFrame:
+        """One row per run and part of a message: its size, and whether noise covers it."""
+        return protection.privacy_messages(self._scored)
+
+    @cached_property
+    def privacy_clients(self) -> pd.DataFrame:
+        """One row per run, client and round in which it took part: what it had spent by then."""
+        return protection.privacy_clients(self._scored)
+
+    @cached_property
+    def privacy_rounds(self) -> pd.DataFrame:
+        """One row per run and round: the largest epsilon of a client."""
+        return protection.privacy_rounds(self._scored)
+
+    @cached_property
+    def attackers(self) -> pd.DataFrame:
+        """One row per run and attacker."""
+        return protection.attackers(self._scored)
+
+    @cached_property
+    def attacks(self) -> pd.DataFrame:
+        """The score of the honest clients, what attackers change of it, and the distance by which
+        they moved the aggregate (`quantity`)."""
+        return protection.attacks(self._scored, self.metric, self.select)
+
+    @cached_property
+    def attack_runs(self) -> pd.DataFrame:
+        """One row per run with attackers: what `attacks` has means of."""
+        return protection.attack_runs(self._scored, self.metric, self.select)
+
+    @cached_property
+    def latent(self) -> pd.DataFrame:
+        """One row per run, round and diagnostic of a common latent space."""
+        return training.latent(self._scored)
+
+    @cached_property
+    def similarities(self) -> pd.DataFrame:
+        """One row per run and round: the mean cosine of two clients' prototypes."""
+        return training.similarities(self._scored)
+
+    @cached_property
+    def similarity_pairs(self) -> pd.DataFrame:
+        """One row per run, round and pair of clients: its cosine, or the weight that `one` gives to
+        `other`."""
+        return training.similarity_pairs(self._scored)
+
+    @cached_property
+    def weights(self) -> pd.DataFrame:
+        """One row per run: the weights of the last round, and how many times an equal weight they
+        are."""
+        return training.weights(self._scored)
+
+    @cached_property
+    def trained(self) -> pd.DataFrame:
+        """One row per run, round and group of parameters: the share of its owners that trained
+        it."""
+        return training.trained(self._scored)
+
+    @cached_property
+    def allocations(self) -> pd.DataFrame:
+        """The means of `trained` over seeds and stretches of rounds."""
+        return training.allocations(self._scored)
+
+    @cached_property
+    def allocation_clients(self) -> pd.DataFrame:
+        """The groups that a client trained per round, and its budget."""
+        return training.allocation_clients(self._scored)
+
+    @cached_property
+    def divergence(self) -> pd.DataFrame:
+        """One row per run, round and group of parameters: how far clients differ."""
+        return training.divergence(self._scored)
+
+    @cached_property
+    def update_cosines(self) -> pd.DataFrame:
+        """The mean cosine of two clients' updates by what they sense, in the first and in the last
+        third of the rounds."""
+        return training.update_cosines(self._scored)
+
+    @cached_property
+    def uncertainty(self) -> pd.DataFrame:
+        """Rank correlations of uncertainty and score."""
+        return training.uncertainty(self._scored)
+
+    @cached_property
+    def uncertainty_points(self) -> pd.DataFrame:
+        """One row per run and client: uncertainty, score and mean number of sensors."""
+        return training.uncertainty_points(self._scored)
+
+    @cached_property
+    def graphs(self) -> pd.DataFrame:
+        """One row per run without a server in the middle: its graph in numbers."""
+        return fleet.graphs(self._scored)
+
+    @cached_property
+    def graph_edges(self) -> pd.DataFrame:
+        """One row per run and edge: the bytes that it carried."""
+        return fleet.graph_edges(self._scored)
+
+    @cached_property
+    def neighbours(self) -> pd.DataFrame:
+        """One row per run and client of a graph: its number of neighbours."""
+        return fleet.neighbours(self._scored)
+
+    @cached_property
+    def sensors(self) -> pd.DataFrame:
+        """One row per run, client and sensor: the share of training time that it is missing."""
+        return fleet.sensors(self.read_runs)
+
+    @cached_property
+    def missing_time(self) -> pd.DataFrame:
+        """One row per run with dropout: the share of all sensors' training time."""
+        return fleet.missing_time(self.read_runs)
+
+
+FRAMES = tuple(
+    name
+    for name, value in vars(Results).items()
+    if isinstance(value, cached_property) and not name.startswith("_")
+)

@@ -1,0 +1,1 @@
+"""Everything that a report shows as tidy data frames."""
