@@ -1,10 +1,20 @@
-"""communis: federated learning across fleets whose devices sense differently.
+"""communis: federated learning on fleets whose devices have different sensors.
 
-data source --> windows --> fleet (who owns which windows, sensors, model) --> cards, clients
-                              |
-method (frozen settings) -----+--> run: down -> adopt -> local -> Up -> aggregate -> records
-                              |
-topology, backend ------------+
+A source gives windows; the fleet assigns them to clients with sensors, models and devices. In each
+round the method sends a message down to clients, they train and reply, and it aggregates the
+replies; the run keeps records and checkpoints, from which results are computed.
+
+The packages, each of which imports only from those above it:
+
+    core      the contract of a method, states, random streams, tasks and scores, settings, plug-ins
+    data      recordings, datasets, your own files, the generated world, downloads, the doctor
+    models    the architectures, and how many FLOPs they take
+    fleet     windows, sensors, models and devices -> clients
+    methods   one file per paper, and the parts that several methods share
+    exchange  what happens to a message: codec, ledger, topologies, privacy
+    run       configurations, presets, the loop over rounds, workers, checkpoints, engines
+    results   comparisons, costs, verdicts, reports, privacy attacks
+    cli       the commands
 """
 
 from communis.core.safe_path import leave_working_folder

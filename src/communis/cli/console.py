@@ -20,7 +20,10 @@ from communis.core.finite import strict
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")]
 UNKNOWN_WIDTH = 110  # columns if the output is no terminal and COLUMNS is not set
+LONGEST = 3000  # characters of a refusal
 LEAST_TEXT = 30  # columns below which a sentence is hard to read
+LEAST_NAME = 10  # columns below which a name is hard to read
+GAP = 2  # columns between two columns of a table
 
 
 class Terminal(Console):
@@ -51,7 +54,8 @@ class LogToStderr(logging.Handler):
 class Stacked:
     """A table without rules. Columns that do not fit beside the first one go into a further table
     below, so that no name and no number is cut. `text` columns hold sentences, which may be
-    wrapped; `numbers` columns are aligned to the right."""
+    wrapped; `numbers` columns are aligned to the right. The first column is wrapped only where a
+    further column does not fit beside its longest name."""
 
     def __init__(self, *heads: str, text: Sequence[str] = (), numbers: Sequence[str] = ()) -> None:
         self.heads = heads
@@ -66,18 +70,22 @@ class Stacked:
         for i, part in enumerate(self._parts(options.max_width)):
             if i:
                 yield ""
-            yield self._table(part)
+            yield self._table(part, options.max_width)
 
     def _parts(self, width: int) -> list[list[int]]:
         """The columns of each table; every table begins with the first column."""
         parts = [[0]]
         for i in range(1, len(self.heads)):
             part = parts[-1]
-            if len(part) > 1 and sum(self._least(c) + 2 for c in (*part, i)) - 2 > width:
+            if len(part) > 1 and self._width_of([*part, i]) > width:
                 parts.append([0, i])
             else:
                 part.append(i)
         return parts
+
+    def _width_of(self, part: Sequence[int]) -> int:
+        """The least width of a table of these columns."""
+        return sum(self._least(column) for column in part) + GAP * (len(part) - 1)
 
     def _least(self, column: int) -> int:
         """The least width of a column, in characters of the terminal."""
@@ -88,19 +96,20 @@ class Stacked:
         cells = [self.heads[column], *(row[column] for row in self._rows)]
         return (line for cell in cells for line in (cell.splitlines() or [""]))
 
-    def _table(self, part: Sequence[int]) -> Table:
-        heads = any(self.heads[i] for i in part)
-        table = Table(box=None, header_style="bold", pad_edge=False, show_header=heads)
+    def _table(self, part: Sequence[int], width: int) -> Table:
+        shows_heads = any(self.heads[i] for i in part)
+        table = Table(box=None, header_style="bold", pad_edge=False, show_header=shows_heads)
         for i in part:
             head = self.heads[i]
-            text = head in self._text
-            right = head in self._numbers
             table.add_column(
                 head,
-                justify="right" if right else "left",
+                justify="right" if head in self._numbers else "left",
                 overflow="fold",
-                min_width=None if text else self._least(i),
+                width=None if head in self._text else self._least(i),
             )
+        if self._width_of(part) > width:
+            others = self._width_of(part) - self._least(0)
+            table.columns[0].width = max(LEAST_NAME, width - others)
         for row in self._rows:
             table.add_row(*(row[i] for i in part))
         return table

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from communis.cli.console import Json, Stacked, out, say
+from communis.cli.folders import refuse_absent
+from communis.cli.help import Commands
 from communis.cli.lazily import done_by
 from communis.cli.listing import Listing, begins
 from communis.cli.names import described, key_table
@@ -17,7 +19,7 @@ from communis.core.errors import CommunisError
 from communis.core.extras import EXTRAS, command
 from communis.run import keys
 
-app = typer.Typer(cls=Listing, help="Datasets: list, fetch, check and preview them.")
+app = Commands(cls=Listing, help="Datasets: list, fetch, check and preview them.")
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change a setting, e.g. --set data.window=4 (repeatable)."),
@@ -30,7 +32,7 @@ def complete_data(typed: str) -> list[str]:
 
 @app.command("list")
 def list_(json: Json = False) -> None:
-    """List the datasets with their licences, and which are installed where."""
+    """List the datasets, their licences and where they are installed."""
     # Imported here because it needs numpy, which no other list does.
     from communis.data.recordings.files import home
 
@@ -110,9 +112,10 @@ def fetch_(
         typer.Option("--into", help="The folder to put it in; default: below the data folder."),
     ] = None,
 ) -> None:
-    """Download a dataset where its owner allows it, or explain how to get it.
+    """Download a dataset, or explain how to get it.
 
-    The same command continues an interrupted download.
+    A dataset is downloaded where its owner allows it. The same command continues an interrupted
+    download.
 
     Example: communis data fetch usc_had --from USC-HAD.zip
     """
@@ -124,7 +127,11 @@ def init(
     folder: Annotated[Path, typer.Argument(help="A folder of CSV, Parquet or NPY files.")],
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing manifest.")] = False,
 ) -> None:
-    """Write a first manifest for your own recordings from what their files hold."""
+    """Write a first manifest for your own recordings.
+
+    It states what the files show, and marks what you have to check.
+    """
+    refuse_absent(folder)
 
 
 @app.command()
@@ -134,9 +141,10 @@ def doctor(
     settings: Settings = None,
     json: Json = False,
 ) -> None:
-    """Check files, columns, rates, units, gaps, classes, copies and leaks; name the remedy of each.
+    """Check a dataset and name the remedy of every problem.
 
-    The exit code is 1 if there are errors.
+    Checked are files, columns, rates, units, gaps, classes, copies and leaks. The exit code is 1 if
+    there are errors.
 
     Example: communis data doctor usc_had --set data.split=subject
     """
@@ -157,7 +165,9 @@ def preview_(
     ] = None,
     trust: Trust = False,
 ) -> None:
-    """Draw which client has which sensor, when one client's sensors are present, and a window.
+    """Draw which client has which sensor, and when.
+
+    The page shows all clients, when the sensors of one client are present, and one of its windows.
 
     Example: communis data preview watch --client 3 --set fleet.dropout.kind=markov
     --set fleet.dropout.preset=pamap2-severe

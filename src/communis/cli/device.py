@@ -10,25 +10,24 @@ from typing import Annotated, Any
 import typer
 
 from communis.cli.console import Json, Stacked, out, say
+from communis.cli.help import Commands
 from communis.cli.lazily import done_by
 from communis.cli.listing import Listing
 from communis.core.errors import CommunisError
 from communis.core.plugins import nearest
 from communis.run import keys
 
-app = typer.Typer(
-    cls=Listing, help="Device profiles for the clock: list them, or measure this machine."
-)
+app = Commands(cls=Listing, help="Device profiles: list them, or measure this machine.")
 NUMBERS = ("GFLOP/s", "W active", "W idle", "W radio", "Mbit/s up", "down")
 Profiles = Annotated[Path | None, typer.Option(help="A TOML file with profiles of your own.")]
 
 
 @app.command("list")
 def list_(profiles: Profiles = None, json: Json = False) -> None:
-    """List the device profiles that roles can name: the presets, and those of a file.
+    """List the device profiles that roles can name.
 
-    A profile of a file replaces a preset of the same name. In a configuration, fleet.profiles
-    names the file and every role names its device.
+    These are the presets, and the profiles of a file. A profile of a file replaces a preset of the
+    same name. In a configuration, fleet.profiles names the file and every role names its device.
 
     Example: communis device list --profiles devices.toml
     """

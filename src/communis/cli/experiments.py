@@ -1,17 +1,31 @@
-"""The commands run, compare, resume and report, done."""
+"""The implementation of the commands `run`, `compare`, `resume` and `report`."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
-from communis.cli import jobs
-from communis.cli.jobs import Job
+import typer
+
+from communis.cli.jobs import EngineName, Means, View, carry_out, conclude, show
 from communis.core.errors import CommunisError
 from communis.core.selection import Select
+from communis.core.start_up import STOPPED
 from communis.results.compare import collect
 from communis.results.finished import settings_in
 from communis.run import config as configs
+from communis.run.cost import shard_of
+from communis.run.jobs import (
+    Home,
+    Job,
+    begun_in,
+    claimed,
+    comparison,
+    folder_for,
+    free_folder,
+    prepare,
+    refuse_changed_files,
+)
 
 
 def run(
@@ -30,14 +44,17 @@ def run(
 ) -> None:
     config = configs.load(source, [*(changes or ()), *(settings or ())], cell)
     default = "-".join([config.name, *config.cell.values(), config.label])
-    folder = jobs.place(into, name) if name else jobs.free(jobs.place(into, default))
+    folder = folder_for(into, name) if name else free_folder(folder_for(into, default))
     if (folder / "config.toml").exists():
         raise CommunisError(
             f"{folder} holds a run already: continue it with `communis resume {folder}`, "
             "or choose another --name"
         )
-    jobs.carry_out([Job(config, folder, source)], folder, metric, quiet, json)
-    jobs.conclude([folder], folder, metric, select, target or (), config.name, quiet, json)
+    view = View(config.name, metric, select, target or (), quiet, json)
+    jobs = [Job(config, folder, source)]
+    home = Home(folder)
+    _exit_if_stopped(carry_out(jobs, home, view))
+    conclude(jobs, home, view)
 
 
 def compare(
@@ -52,6 +69,10 @@ def compare(
     select: Select | None,
     target: list[float] | None,
     fresh: bool,
+    jobs: int | None,
+    shard: str,
+    engine: EngineName,
+    address: str,
     trust: bool,
     quiet: bool,
     json: bool,
@@ -59,29 +80,23 @@ def compare(
     words = methods or ()
     changes = [word for word in words if "=" in word]
     named = [word for word in words if "=" not in word]
-    found = configs.cells(on, [*changes, *(settings or ())], named)
-    chosen = [configs.pick(found, name, on) for name in dict.fromkeys(cell or found)]
+    by_cell = configs.cells(on, [*changes, *(settings or ())], named)
+    chosen = [configs.pick(by_cell, name, on) for name in dict.fromkeys(cell or by_cell)]
     base = chosen[0]
     if not base.compare:
         raise CommunisError(
             f"{on}: no methods to compare: name them, as in `communis compare fedavg local --on "
             f'{on}`, or list them in the file, as in compare = ["fedavg", "local"]'
         )
-    home = jobs.place(into, name or f"{base.name}-compare")
-    todo = []
-    for seed in range(base.seed, base.seed + seeds):
-        for config in chosen:  # methods innermost: they share a fleet
-            place = home / "-".join(config.cell.values())
-            for method in dict.fromkeys(base.compare):
-                run = replace(config.under(method), seed=seed)
-                todo.append(Job(run, place / run.label / f"seed{seed}", on))
-    jobs.refuse_shared(todo)
-    with jobs.claimed(home):
-        jobs.prepare(todo, fresh)
-        jobs.carry_out(todo, home, metric, quiet, json)
-    jobs.conclude(
-        [job.folder for job in todo], home, metric, select, target or (), base.name, quiet, json
-    )
+    home = folder_for(into, name or f"{base.name}-compare")
+    planned = comparison(chosen, seeds, home, on)
+    view = View(base.name, metric, select, target or (), quiet, json)
+    own = _of_shard(planned, shard)
+    with claimed(home, shared=bool(shard)) as claim:
+        prepare(own, fresh)
+        place = Home(home, claim, shard, planned)
+        _exit_if_stopped(carry_out(own, place, view, Means(jobs or 0, engine, address)))
+    conclude(own, place, view)
 
 
 def resume(
@@ -89,21 +104,24 @@ def resume(
     metric: str,
     select: Select | None,
     target: list[float] | None,
+    jobs: int | None,
+    shard: str,
+    engine: EngineName,
+    address: str,
     trust: bool,
     quiet: bool,
     json: bool,
 ) -> None:
-    found = sorted(path.parent for path in folder.rglob("config.toml"))
-    if not found:
-        raise CommunisError(f"{folder}: no run to resume here (no config.toml)")
-    for path in found:
-        settings_in(path)  # else a file that lost them would be read as the default experiment
-    todo = [Job(configs.load(str(path / "config.toml")), path) for path in found]
-    todo.sort(key=lambda job: (job.config.seed, *job.config.cell.values()))  # by shared fleets
-    with jobs.claimed(folder):
-        jobs.refuse_mixed(todo)
-        jobs.carry_out(todo, folder, metric, quiet, json)
-    jobs.conclude(found, folder, metric, select, target or (), todo[0].config.name, quiet, json)
+    for path in sorted(folder.rglob("config.toml")):
+        settings_in(path.parent)  # a file that lost its settings would be read as the default
+    planned = begun_in(folder)
+    view = View(planned[0].config.name, metric, select, target or (), quiet, json)
+    own = _of_shard(planned, shard)
+    with claimed(folder, shared=bool(shard)) as claim:
+        refuse_changed_files(own)
+        place = Home(folder, claim, shard, planned)
+        _exit_if_stopped(carry_out(own, place, view, Means(jobs or 0, engine, address)))
+    conclude(own, place, view)
 
 
 def report(
@@ -114,7 +132,23 @@ def report(
     target: list[float] | None,
     json: bool,
 ) -> None:
-    title = ", ".join(map(str, folders[:3])) + (
-        f" and {len(folders) - 3} more" * (len(folders) > 3)
-    )
-    jobs.show(collect(folders), output, metric, select, target or (), title, quiet=False, json=json)
+    title = ", ".join(map(str, folders[:3]))
+    if len(folders) > 3:
+        title += f" and {len(folders) - 3} more"
+    view = View(title, metric, select, target or (), json=json)
+    show(collect(folders), output, view)
+
+
+def _of_shard(jobs: Sequence[Job], shard: str) -> list[Job]:
+    """Returns the jobs of a shard such as 2/4; all of them without one."""
+    if not shard:
+        return list(jobs)
+    number, _, of = shard.partition("/")
+    if not (number.isdecimal() and of.isdecimal()):
+        raise CommunisError(f"--shard {shard}: expected I/N, as in 2/4")
+    return shard_of(jobs, int(number), int(of))
+
+
+def _exit_if_stopped(done: bool) -> None:
+    if not done:
+        raise typer.Exit(STOPPED)

@@ -6,10 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from typer.core import TyperGroup
+
+from communis.cli.help import Group
 
 
-class Listing(TyperGroup):
+class Listing(Group):
     """A group whose default command is `list`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

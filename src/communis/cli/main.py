@@ -9,23 +9,23 @@ import tempfile
 import traceback
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
 from communis.cli import data, device, models, names, privacy
-from communis.cli.console import Json, LogToStderr, err, out
+from communis.cli.console import LONGEST, Json, LogToStderr, err, out
+from communis.cli.folders import refuse_without_configuration, refuse_without_runs
+from communis.cli.help import Commands
 from communis.cli.lazily import done_by
 from communis.cli.names import complete_method, complete_preset
 from communis.cli.trust import Trust
 from communis.core import memory
 from communis.core.errors import CommunisError, readable
 from communis.core.selection import Select
-from communis.run import keys, presets, reading
+from communis.run import grid, keys, presets, reading
 
-LONGEST = 3000  # characters of a refusal
-
-app = typer.Typer(
+app = Commands(
     help="Train models across fleets whose devices sense differently.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -87,6 +87,38 @@ Target = Annotated[
         min=0.0,
     ),
 ]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        help="How many runs at the same time; default: one per core, or per run.workers cores "
+        "where that is set. Cores that are left over are shared out as workers.",
+        min=1,
+    ),
+]
+Shard = Annotated[
+    str,
+    typer.Option(
+        metavar="I/N",
+        help="Only the I-th of N shares of the runs, e.g. 2/4, in the same folder as the others; "
+        "`report` joins them.",
+    ),
+]
+Engine = Annotated[
+    Literal["local", "ray"],
+    typer.Option(
+        help="Where runs go on: processes of this machine, or a Ray cluster (the extra `ray`), "
+        "whose nodes share the folder of the runs.",
+    ),
+]
+Address = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="The head of the Ray cluster, or auto on one of its nodes; else RAY_ADDRESS, or a Ray "
+        "of this machine alone.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
 
 
@@ -110,7 +142,7 @@ def run(
 
     Example: communis run watch method.name=fedproto run.rounds=10
     """
-    reading.read(source, [*(changes or ()), *(settings or ())])
+    _refuse_early(source, [*(changes or ()), *(settings or ())], {"compare": ()})
 
 
 @app.command()
@@ -144,21 +176,26 @@ def compare(
     select: Selection = None,
     target: Target = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Remove earlier results first.")] = False,
+    jobs: Jobs = None,
+    shard: Shard = "",
+    engine: Engine = "local",
+    address: Address = "",
     trust: Trust = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Run several methods on the same fleet with paired seeds and say which differences count.
+    """Run several methods on the same fleet with paired seeds.
 
-    A file with a grid is run in all its cells. Finished runs in the folder are kept, so the same
-    command continues after an interruption.
+    The result says which differences count. A file with a grid is run in all its cells. Finished
+    runs in the folder are kept, so the same command continues after an interruption.
 
     Example: communis compare fedavg fedper fedproto local --on watch --seeds 5
 
     In one cell: communis compare fedavg fedduet --on fedduet/dsads --cell severe/severe
     """
     changes = [word for word in methods or () if "=" in word]
-    reading.read(on, [*changes, *(settings or ())])
+    named = [word for word in methods or () if "=" not in word]
+    _refuse_early(on, [*changes, *(settings or ())], {"compare": named} if named else {})
 
 
 @app.command()
@@ -168,11 +205,19 @@ def resume(
     metric: Metric = "",
     select: Selection = None,
     target: Target = None,
+    jobs: Jobs = None,
+    shard: Shard = "",
+    engine: Engine = "local",
+    address: Address = "",
     trust: Trust = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Continue what was interrupted: the numbers are those of a run without interruption."""
+    """Continue what was interrupted, with the same numbers.
+
+    They are those of a run without interruption, to the bit.
+    """
+    refuse_without_configuration(folder)
 
 
 @app.command()
@@ -188,6 +233,8 @@ def report(
     json: Json = False,
 ) -> None:
     """Write one HTML file with the tables and curves of finished runs."""
+    for folder in folders:
+        refuse_without_runs(folder)
 
 
 @app.command()
@@ -221,6 +268,18 @@ app.command()(names.settings)
 app.add_typer(privacy.app, name="privacy")
 app.command()(models.pretrain)
 app.command()(names.extras)
+
+
+def _refuse_early(source: str, settings: list[str], instead: dict[str, Any]) -> None:
+    """Refuses a configuration that cannot be right, or that trains nothing, without importing
+    torch: unknown keys first, because values take NumPy to check."""
+    table, changed, _ = reading.read(source, settings, instead)
+    from communis.run import early  # here, because help and lists take no NumPy
+
+    early.refuse(source, settings, instead)
+    for cell in grid.cells(table, changed).values():
+        if cell.get("run", {}).get("rounds") == 0:
+            raise CommunisError(f"{source}: run.rounds = 0 trains nothing; set it to at least 1")
 
 
 def main() -> None:

@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from communis.cli.console import Json, listing, out, say
+from communis.cli.help import Commands
 from communis.cli.lazily import done_by
 from communis.cli.listing import Named, begins
 from communis.core.errors import CommunisError
 from communis.core.plugins import nearest
 from communis.run import keys
 
-app = typer.Typer(
+app = Commands(
     cls=Named,
     help="""List the models, or show the layers of one with `models show`.
 
@@ -68,13 +69,14 @@ def show(
     ] = "random",
     json: Json = False,
 ) -> None:
-    """Show every layer of a model with the shape of its output, and what the model costs.
+    """Show the layers of a model, and what the model costs.
 
-    The size of a model depends on its windows: (channels, steps) for a series, (channels, rows,
-    columns) for CSI or an image. FLOPs are those of a forward pass of one window; a multiply-add
-    counts as 2. Two numbers are printed. Without elementwise operations, only matrix products and
-    convolutions count, as in the device clock. With them, as in many papers, normalisation adds 2
-    per value, an activation 1, and pooling 1 per input value.
+    Every layer is shown with the shape of its output. The size of a model depends on its windows:
+    (channels, steps) for a series, (channels, rows, columns) for CSI or an image. FLOPs are those
+    of a forward pass of one window; a multiply-add counts as 2. Two numbers are printed. Without
+    elementwise operations, only matrix products and convolutions count, as in the device clock.
+    With them, as in many papers, normalisation adds 2 per value, an activation 1, and pooling 1 per
+    input value.
 
     Example: communis models show large_convnet4 --window 1,1000,242 --outputs 20
     """
@@ -96,9 +98,10 @@ def pretrain(
     seed: Annotated[int, typer.Option(min=0, help="The seed of the weights and batches.")] = 0,
     json: Json = False,
 ) -> None:
-    """Pretrain the backbone of `tiny_lora` without labels, by reconstructing hidden patches.
+    """Pretrain the backbone of `tiny_lora` without labels.
 
-    Use another dataset than the one that the fleet is trained on.
+    It learns to reconstruct hidden patches. Use another dataset than the one that the fleet is
+    trained on.
 
     Example: communis pretrain --on usc_had --output tiny.safetensors
     """

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from communis.cli.console import Json, Stacked, listing, out, say
+from communis.cli.help import Commands
 from communis.cli.listing import Named, begins
 from communis.core import plugins
 from communis.core.errors import CommunisError
@@ -15,8 +16,8 @@ from communis.core.extras import EXTRAS, command
 from communis.run import keys
 from communis.run import presets as files
 
-methods = typer.Typer(cls=Named, help="List the methods, or show the settings of one.")
-presets = typer.Typer(cls=Named, help="List the experiments that come with communis, or show one.")
+methods = Commands(cls=Named, help="List the methods, or show the settings of one.")
+presets = Commands(cls=Named, help="List the experiments that come with communis, or show one.")
 
 
 def complete_method(typed: str) -> list[str]:
@@ -137,18 +138,22 @@ def settings(
     ] = "",
     json: Json = False,
 ) -> None:
-    """List the keys of a configuration: meaning, default and allowed values.
+    """List the keys of a configuration with their meanings and defaults.
 
     Example: communis settings run
 
-    The keys of [method] and [data] depend on their name; `methods show NAME` and `data show NAME`
-    list them.
+    Where the default does not show which values are allowed, these are listed too. The keys of
+    [method] and [data] depend on their name; `methods show NAME` and `data show NAME` list them.
     """
     tables = dict(keys.tables(keys.schema()))
     if table in ("method", "data"):
         plural = {"method": "methods", "data": "data"}[table]
         raise CommunisError(
             f"the keys of [{table}] depend on its name; list them with: communis {plural} show NAME"
+        )
+    if table in keys.top()["properties"] and table not in tables:
+        raise CommunisError(
+            f"{table} is a key at the top of the file; `communis settings` lists these first"
         )
     if table and table not in tables:
         known = list(tables)
@@ -165,7 +170,7 @@ def settings(
         out.print(
             "Keys at the top of the file come first, then [TABLE]s; [[TABLE]] is repeatable.\n"
         )
-        out.print(key_table(keys.schema(), ""))
+        out.print(key_table(keys.top(), ""))
     for where, content in chosen.items():
         head = f"[[{where}]]" if "items" in content else f"[{where}]"
         out.print(f"\n{head}  {content.get('description', '')}\n", style="bold")
@@ -177,7 +182,7 @@ def settings(
 
 
 def extras(json: Json = False) -> None:
-    """List the optional parts, their purposes and whether they are installed."""
+    """List the optional parts and whether they are installed."""
     if json:
         return say({"event": "extras", "extras": {n: e.installed for n, e in EXTRAS.items()}})
     table = Stacked("extra", "installed", "install with", "for", text=["for"])

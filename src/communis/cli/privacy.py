@@ -8,11 +8,13 @@ from typing import Annotated, Literal
 import typer
 
 from communis.cli.console import Json
+from communis.cli.folders import refuse_absent, refuse_without_runs
+from communis.cli.help import Commands
 from communis.cli.lazily import done_by
 from communis.cli.trust import Trust
 
-app = typer.Typer(
-    help="Differential privacy: plan a guarantee, judge a run, and attack it.",
+app = Commands(
+    help="Differential privacy: plan, judge and attack a guarantee.",
     no_args_is_help=True,
 )
 
@@ -25,7 +27,8 @@ def plan(
         Literal["central", "local", "paper"],
         typer.Option(
             help="central: a trusted server adds noise to sums. local: every client adds noise to "
-            "its message. paper: UMEDA's mechanism, with an epsilon for every round."
+            "its message. paper: the mechanism of a method's own paper, which noises one field of "
+            "the message, with an epsilon for every round."
         ),
     ] = "central",
     epsilon: Annotated[
@@ -62,11 +65,12 @@ def plan(
     ] = 0,
     json: Json = False,
 ) -> None:
-    """Compute the noise that a guarantee needs, or the guarantee that a given noise provides.
+    """Compute the noise that a guarantee needs, or the reverse.
 
-    The guarantee covers all data of every client: the probability of any observation of the run
-    with these data is at most e^epsilon times that without them, plus delta. Epsilon 1 is a strong
-    guarantee; epsilon 10, a factor of 22,000, is a very weak one.
+    With --noise, the command computes the guarantee that this noise provides. A guarantee covers
+    all data of every client: the probability of any observation of the run with these data is at
+    most e^epsilon times that without them, plus delta. Epsilon 1 is a strong guarantee; epsilon 10,
+    a factor of 22,000, is a very weak one.
 
     How much noise does epsilon 2 need?
     communis privacy plan --epsilon 2 --rounds 1000 --participation 0.4 --clients 100
@@ -89,13 +93,16 @@ def verdict(
     folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold them.")],
     json: Json = False,
 ) -> None:
-    """Judge which guarantee runs give their clients, or why they give none: what left the clients,
-    which part of it was protected, and the epsilon of all rounds together.
+    """Judge which guarantee runs give their clients, if any.
 
-    With --json, one object per run, with the epsilon of every client after each of its rounds.
+    The verdict says what left the clients, which part of it was protected, the epsilon of all
+    rounds together, and why there is no guarantee where there is none. With --json, one object per
+    run, with the epsilon of every client after each of its rounds.
 
     Example: communis privacy verdict runs/synthetic-fedavg
     """
+    for folder in folders:
+        refuse_without_runs(folder)
 
 
 @app.command()
@@ -121,12 +128,12 @@ def invert(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Reconstruct generated windows from their gradients, under every way of protection.
+    """Reconstruct generated windows from their gradients.
 
-    The attacker is a server that knows the model and receives the gradient of a single window,
-    which is its easiest case. A client that takes many local steps sends no gradient; the result
-    does not apply to it. SSIM is 1 if the reconstruction equals the window, and about 0 if the two
-    have nothing in common.
+    It does so under every way of protection. The attacker is a server that knows the model and
+    receives the gradient of a single window, which is its easiest case. A client that takes many
+    local steps sends no gradient; the result does not apply to it. SSIM is 1 if the reconstruction
+    equals the window, and about 0 if the two have nothing in common.
 
     Example: communis privacy invert --samples 3 --html inversion.html
     """
@@ -139,7 +146,7 @@ def membership(
     trust: Trust = False,
     json: Json = False,
 ) -> None:
-    """Try to distinguish a run's training windows from its test windows by their loss.
+    """Try to tell training windows from test windows by their loss.
 
     Test windows come from other trials than training windows, so their losses may differ even
     without training. Two controls without any members show by how much: the model before the first
@@ -147,6 +154,7 @@ def membership(
 
     Example: communis privacy membership runs/watch-fedavg
     """
+    refuse_absent(folder)
 
 
 @app.command()
@@ -164,7 +172,7 @@ def audit(
     trust: Trust = False,
     json: Json = False,
 ) -> None:
-    """Run an experiment with canaries and test whether its privacy claim is refuted.
+    """Run an experiment with canaries, which may refute its guarantee.
 
     Every canary sends a random bit with the largest signal that clipping permits. The auditor
     guesses the bit from what the adversary of the mode observes. Many right guesses refute the

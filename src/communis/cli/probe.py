@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from torch import Tensor
 
-from communis.cli.console import err, out, say
+from communis.cli.console import Stacked, err, out, say
 from communis.core.disk import replace_file
 from communis.core.errors import CommunisError
 from communis.core.markup import Content, element
@@ -94,9 +94,7 @@ def membership(folder: Path, trust: bool, json: bool) -> None:
         "validation windows": result.validation,
     }
     heads = ("", "members", "others", "AUC", "95 %", "TPR 1 %", "10 %", "advantage", "95 %")
-    view = Table(box=None, header_style="bold", pad_edge=False)
-    for head in heads:
-        view.add_column(head, no_wrap=True, justify="right" if head else "left")
+    view = Stacked(*heads, numbers=heads[1:])
     for name, separation in shown.items():
         if separation is not None:
             low, high = separation.auc_interval
@@ -170,13 +168,10 @@ def _chosen(known: Sequence[Regime], names: Sequence[str] | None) -> list[Regime
     return [regime for regime in known if regime.name in names]
 
 
-def _inversions(chosen: Sequence[Regime], finished: Sequence[Attempt], samples: int) -> Table:
-    numbers = [f"SSIM {i + 1}" for i in range(samples)]
-    view = Table(box=None, header_style="bold", pad_edge=False)
-    view.add_column("regime", no_wrap=True)
-    for name in (*numbers, "mean", "label"):
-        view.add_column(name, justify="right")
-    view.add_column("what the server uses")
+def _inversions(chosen: Sequence[Regime], finished: Sequence[Attempt], samples: int) -> Stacked:
+    numbers = [*(f"SSIM {i + 1}" for i in range(samples)), "mean", "label"]
+    about = "what the server uses"
+    view = Stacked("regime", *numbers, about, text=[about], numbers=numbers)
     for regime in chosen:
         own = [attempt for attempt in finished if attempt.regime == regime.name]
         values = [f"{attempt.ssim:.3f}" for attempt in own]

@@ -10,12 +10,13 @@ from typing import Any, Literal
 
 from rich.table import Table
 
-from communis.cli.console import out, say
+from communis.cli.console import listing, out, say
 from communis.core.errors import CommunisError
 from communis.exchange.privacy import accountant, gaussian
+from communis.exchange.privacy.central import MOST_ROUNDS, central_of
 from communis.exchange.privacy.digits import upward
-from communis.exchange.privacy.guard import Guard
-from communis.exchange.privacy.settings import MOST_ROUNDS, PrivacyConfig
+from communis.exchange.privacy.guard import Guard, guard_of
+from communis.exchange.privacy.settings import PrivacyConfig
 from communis.results.compare import collect
 from communis.results.finished import Finished
 from communis.results.privacy import as_json
@@ -94,7 +95,7 @@ class Planned:
 
 
 def _central(settings: PrivacyConfig, run: Run) -> Planned:
-    central = settings.central(run.rounds, run.participation)
+    central = central_of(settings, run.rounds, run.participation)
     assert central is not None
     clip = settings.clip
     every_round = [(central.q, central.z)] * run.rounds
@@ -173,14 +174,14 @@ def _paper(settings: PrivacyConfig, run: Run) -> Planned:
     values |= {"sigma": sigma, "epsilon": spent, "epsilon_of_a_round": once}
     meaning = [
         f"Any two messages may be 2 C apart, so the last column applies, at delta "
-        f"{settings.delta}. It covers UMEDA's operator only: the client sends everything else "
+        f"{settings.delta}. It covers the noised field only: the client sends everything else "
         "without noise, so the message as a whole has no guarantee."
     ]
     if run.parameters:
         values["noise_length"] = length = sigma * math.sqrt(run.parameters)
         meaning.append(
             f"The noise on {run.parameters:,} numbers has at least length {_long(length)}, the "
-            f"operator's change, which is clipped, at most {settings.clip:g}."
+            f"field's change, which is clipped, at most {settings.clip:g}."
         )
     return Planned(table, meaning, values)
 
@@ -195,7 +196,7 @@ def _guarded(settings: PrivacyConfig, run: Run) -> tuple[int, Guard]:
     share = run.participation
     if run.clients:  # a run draws an integer number of clients
         share = Plan(participation=run.participation).share(run.clients)
-    guard = settings.guard([MESSAGE], run.rounds, share)
+    guard = guard_of(settings, [MESSAGE], run.rounds, share)
     assert guard is not None
     return settings.times(run.rounds, share), guard
 
@@ -231,7 +232,8 @@ def _judge(run: Finished) -> None:
     ]
     if rows:
         out.print()
-        out.print(_table(*rows, head=("field", "part", "tensors", "numbers", "covered")))
+        heads = ("field", "part", "tensors", "numbers", "covered")
+        out.print(listing(heads, rows, numbers=("tensors", "numbers")))
     for title, texts in {"why not": judgement.reasons, "condition": judgement.conditions}.items():
         for text in texts:
             out.print(f"{title}: {text}", soft_wrap=True)

@@ -6,14 +6,14 @@ import math
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from communis.cli.console import Stacked, err, out, say
 from communis.core.errors import CommunisError, visible
@@ -33,6 +33,9 @@ from communis.results.wording.numbers import count, kilobytes, number, plain, ve
 from communis.results.wording.privacy import lines as verdicts
 from communis.results.wording.scores import CHOICES, choices, how_to_read, scope
 from communis.results.wording.traffic import COLUMNS, about_traffic
+from communis.run.config import Config
+from communis.run.engine import Stop
+from communis.run.jobs import Job
 
 COSTS: Mapping[str, Callable[[Row], str]] = {
     "parameters": lambda row: count(row.parameters),
@@ -43,14 +46,35 @@ COSTS: Mapping[str, Callable[[Row], str]] = {
 REFUSED: Mapping[str, Callable[[Row], str]] = {"refused": lambda row: count(row.refused)}
 
 
-class Display:
-    """Progress of one or more runs. Modes: live (a terminal), lines (no terminal), json, quiet."""
+@dataclass
+class _Line:
+    """What is known of a run under way."""
 
-    def __init__(self, total_rounds: int, metric: str, json_lines: bool, quiet: bool) -> None:
-        self.metric, self._asked = metric or "accuracy", bool(metric)
-        self._json, self._quiet = json_lines, quiet
-        self._total, self._done, self._label, self._traffic = total_rounds, 0, "", 0
-        self._score = ""
+    traffic: int = 0  # bytes
+    score: str = ""  # the last one, in words
+    task: TaskID | None = None  # of the live display
+    round: int = 0  # the last one that was completed
+
+
+class Display:
+    """Progress of one or more runs. Modes: live (a terminal), lines (no terminal), json, quiet. The
+    live display has a bar for all runs; where several are under way, each has a line of its own
+    below."""
+
+    def __init__(
+        self, jobs: Sequence[Job], metric: str, json_lines: bool, quiet: bool, at_once: int = 1
+    ) -> None:
+        """at_once: the number of runs under way at the same time."""
+        self.metric = metric or "accuracy"
+        self._asked = bool(metric)
+        self._json = json_lines
+        self._quiet = quiet
+        self._several = at_once > 1
+        self._runs = len(jobs)
+        self._total = sum(job.config.run.rounds for job in jobs)
+        self._done = 0  # rounds
+        self._ended = 0  # runs
+        self._lines: dict[Path, _Line] = {}
         self._bar: Progress | None = None
         self._task: TaskID | None = None
 
@@ -73,43 +97,86 @@ class Display:
         if self._bar is not None:
             self._bar.stop()
 
-    def begin(self, label: str, done: int = 0) -> None:
-        """A run starts, or goes on after `done` rounds."""
-        self._label, self._traffic, self._score = label, 0, ""
-        self._done += done
-        self._update("")
+    def skip(self, job: Job) -> None:
+        """A run is finished already."""
+        self._done += job.config.run.rounds
+        self._ended += 1
+        self._show_all(job.label, "")
 
-    def record(self, record: RoundRecord, rounds: int, **about: Any) -> None:
+    def begin(self, job: Job, done: int = 0) -> None:
+        """A run starts, or goes on after `done` rounds. It may go on from an earlier round than the
+        last one shown, if its process died."""
+        line = self._lines.setdefault(job.folder, _Line())
+        self._done += done - line.round
+        line.round = done
+        label = visible(job.label)
+        if self._bar is not None and self._several and line.task is None:
+            rounds = job.config.run.rounds
+            line.task = self._bar.add_task(label, total=rounds, completed=done, note="")
+        self._show_all(label, "")
+
+    def record(self, job: Job, record: RoundRecord) -> None:
+        """A round of a run is complete."""
+        line = self._lines[job.folder]
+        rounds = job.config.run.rounds
         self._done += 1
-        self._traffic += record.bytes_up + record.bytes_down
+        line.round = record.round
+        line.traffic += record.bytes_up + record.bytes_down
         self._check_metric(record)
         value = record.scores.get(f"test.{self.metric}")
         if value is not None:
-            self._score = f"{self.metric} {value:.3f} (round {record.round})  "
+            line.score = f"{self.metric} {value:.3f} (round {record.round})  "
         loss = f"{record.loss:.3f}" if not record.loss > 1e4 else f"{record.loss:.1e}"
-        note = f"loss {loss}  {self._score}{self._traffic / 1e6:.1f} MB"
-        self._update(note)
+        note = f"loss {loss}  {line.score}{line.traffic / 1e6:.1f} MB"
+        if self._bar is not None and line.task is not None:
+            self._bar.update(line.task, completed=record.round, note=visible(note))
+        self._show_all(job.label, note)
         if self._json:
-            say({"event": "round", **about, **asdict(record)})
+            say({"event": "round", **_about(job.config), **asdict(record)})
         elif self._bar is None and not self._quiet:
             every = max(1, rounds // 5)
             if record.round % every == 0 or record.round == rounds:
                 seconds = f"{record.seconds:.2f} s/round"
-                out.print(f"{self._label}  round {record.round}/{rounds}  {note}  {seconds}")
+                out.print(f"{job.label}  round {record.round}/{rounds}  {note}  {seconds}")
         for client, reason in record.refused:
-            err.print(f"round {record.round}: client {client} refused: {reason}", style="yellow")
+            why = f"client {client} refused: {reason}"
+            err.print(f"{job.label}, round {record.round}: {why}", style="yellow")
+
+    def end(self, job: Job) -> None:
+        """A run is over."""
+        self._ended += 1
+        line = self._lines.pop(job.folder, None)
+        if self._bar is not None and line is not None and line.task is not None:
+            self._bar.remove_task(line.task)
+        self._show_all(job.label, "")
 
     def _check_metric(self, record: RoundRecord) -> None:
-        """A mistyped metric is found at the first evaluation, not after the last run."""
-        found = [key[5:] for key in record.scores if key.startswith("test.")]
-        if self._asked and found and self.metric not in found:
-            hint = nearest(self.metric, found)
-            raise CommunisError(f"no metric {self.metric!r}{hint}; there are {', '.join(found)}")
+        """Refuses a metric that this evaluation lacks. Metrics of the task are checked before the
+        first round (`run.jobs.refuse_metric`); those of a method's own, such as mean@gate, here."""
+        known = [key[5:] for key in record.scores if key.startswith("test.")]
+        if self._asked and known and self.metric not in known:
+            hint = nearest(self.metric, known)
+            raise CommunisError(f"no metric {self.metric!r}{hint}; there are {', '.join(known)}")
 
-    def _update(self, note: str) -> None:
-        if self._bar is not None and self._task is not None:
-            label, note = visible(self._label), visible(note)
-            self._bar.update(self._task, completed=self._done, description=label, note=note)
+    def _show_all(self, label: str, note: str) -> None:
+        """Moves the bar for all runs. It names the run under way, if there is only one."""
+        if self._bar is None or self._task is None:
+            return
+        if self._several:
+            label = f"{self._ended} of {self._runs} runs"
+            note = ""
+        label = visible(label)
+        self._bar.update(self._task, completed=self._done, description=label, note=visible(note))
+
+
+def _about(config: Config) -> dict[str, Any]:
+    """Returns what tells a run from the others, for programs."""
+    about: dict[str, Any] = {"method": config.method_name, "seed": config.seed}
+    if config.variant:
+        about["variant"] = config.variant
+    if config.cell:
+        about["cell"] = config.cell
+    return about
 
 
 def results(
@@ -176,31 +243,34 @@ def _each(
 def _selections(corner: str, found: Sequence[Selected]) -> Stacked:
     """The ways to choose a round side by side, with the verdicts of the one that was used."""
     ways = choices(found)
-    numbers = [CHOICES[s] for s in ways]
+    numbers = [CHOICES[way] for way in ways]
     against = [f"against {found[0].method}, 95 % interval"] if len(found) > 1 else []
-    view = Stacked(corner, *numbers, *against, numbers=numbers)
-    for one in found:
-        verdict = [versus(one.difference, one.verdict)] if len(found) > 1 else []
-        view.add_row(one.method, *(number(one.selected[s]) for s in ways), *verdict)
+    view = Stacked(corner, *numbers, *against, numbers=numbers, text=against)
+    for row in found:
+        verdict = [versus(row.difference, row.verdict)] if len(found) > 1 else []
+        view.add_row(row.method, *(number(row.selected[way]) for way in ways), *verdict)
     return view
 
 
 def _grid(found: Sequence[Line], metric: str, places: Sequence[str]) -> Group:
-    """Methods x cells; too long a line is broken before the spread."""
-
-    def cell(estimate: Estimate, verdict: str) -> str:
-        mean, _, spread = number(estimate).partition(" ± ")
-        return f"{mean}{mark(verdict)} ±{spread}" if spread else f"{mean}{mark(verdict)}"
-
-    view = Table(box=None, header_style="bold", pad_edge=False)
-    view.add_column("method", no_wrap=True)
-    for name in (*places, "average"):
-        view.add_column(name.replace(", ", "\n"), justify="right")
+    """Methods x cells."""
+    heads = [place.replace(", ", "\n") for place in places]
+    numbers = [*heads, "average"]
+    view = Stacked("method", *numbers, numbers=numbers)
     for line in found:
-        shown = [line.cells.get(place) for place in places]
-        values = [cell(row.scores[metric], row.verdict) if row else "-" for row in shown]
-        view.add_row(line.method, *values, cell(line.average, line.verdict))
+        values = []
+        for place in places:
+            row = line.cells.get(place)
+            values.append(_marked(row.scores[metric], row.verdict) if row else "-")
+        view.add_row(line.method, *values, _marked(line.average, line.verdict))
     return Group(view, "", _selections("average of", found))
+
+
+def _marked(estimate: Estimate, verdict: str) -> str:
+    """A score with the mark of its verdict behind the mean."""
+    mean, _, spread = number(estimate).partition(" ± ")
+    marked = f"{mean}{mark(verdict)}"
+    return f"{marked} ± {spread}" if spread else marked
 
 
 def as_json(
@@ -225,12 +295,6 @@ def as_json(
         if scores := alone(part, metric, select):
             found["modalities"].append(about | asdict(scores))
     return found | {"privacy": [promised(run) for run in scored(runs)]}
-
-
-class Stop:
-    """Whether Ctrl-C was pressed."""
-
-    requested = False
 
 
 @contextmanager

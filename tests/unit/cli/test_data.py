@@ -45,7 +45,7 @@ def test_show_tells_settings_with_their_meaning(monkeypatch: Patch, capsys: Capt
     assert call(monkeypatch, "data", "show", "usc_had") == 0
     text = capsys.readouterr().out
     assert "data.split" in text
-    assert "seconds per window" in text
+    assert "length of a window in seconds" in text
     assert "licence:" in text
     assert call(monkeypatch, "data", "show", "usc_hat") == 2
     assert "did you mean 'usc_had'" in capsys.readouterr().err

@@ -62,6 +62,7 @@ def test_calibrate_writes_a_profile_that_roles_can_name(tmp_path: Path) -> None:
     assert load(path)["box"].flops == last["flops"]
 
 
+@pytest.mark.slow
 def test_power_is_measured_where_it_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Counting:
         """A joule more every time it is asked."""

@@ -6,11 +6,14 @@ import importlib
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 
+import click
 import pytest
 import typer
 from rich.console import Console
@@ -46,6 +49,15 @@ def test_help_lists_and_refusals_import_nothing_heavy() -> None:
         "models show nosuch", "presets", "presets show watch", "data", "data list",
         "data show usc_had", "device", "device show relief-low", "settings", "settings run",
         "settings nosuch", "extras", "new nowhere/x.toml", "new x.yaml",
+        "run watch method.lr=abc", "run watch fleet.models=nosuch", "run watch method.name=nosuch",
+        "run watch data.name=nosuch", "run watch run.rounds=-1", "run watch seed=-1",
+        "run watch methods.fedprox.mu=abc", "run watch privacy.mode=local",
+        "run watch fleet.roles=3", "run watch robust.liars=-1", "run watch topology.kind=nosuch",
+        "run watch fleet.suites.a=1",
+        "compare nosuch --on watch", "compare fedavg --on fedduet/dsads run.rounds=-1",
+        "run synthetic run.rounds=0", "compare --on fedduet/dsads run.rounds=0",
+        "report nowhere", "resume nowhere", "privacy verdict nowhere",
+        "privacy membership nowhere", "data init nowhere", "settings seed", "settings cell",
     )  # fmt: skip
     code = ASK.format(lines=lines, heavy=HEAVY)
     done = subprocess.run(
@@ -101,12 +113,68 @@ def test_verbs_are_the_same_everywhere(
     assert "show" in text
 
 
+def helps(command: click.Command, context: click.Context) -> Iterator[str]:
+    """The help of a command and of all commands below it."""
+    yield command.get_help(context)
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            yield from helps(inner, click.Context(inner, parent=context, info_name=name))
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_help_is_shown_whole(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    command = typer.main.get_command(app)
+    context = click.Context(command, info_name="communis", terminal_width=width)
+    shown = list(helps(command, context))
+    assert len(shown) > 30
+    for text in shown:
+        listed = text.partition("\nCommands:\n")[2]
+        assert "..." not in listed, listed
+        assert "\\[" not in text
+    assert any("[required]" in text for text in shown)
+
+
+def test_first_sentences_fit_on_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    command = typer.main.get_command(app)
+    for text in helps(command, click.Context(command, info_name="communis")):
+        for line in text.partition("\nCommands:\n")[2].splitlines():
+            assert re.match(r"  \w", line), line
+
+
+@pytest.mark.parametrize("command", ["run synthetic", "compare fedavg --on synthetic"])
+def test_a_run_of_no_rounds_is_refused(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    place = ["--into", str(tmp_path), "--set", "run.rounds=0"]
+    assert call(monkeypatch, *command.split(), *place) == 2
+    assert "run.rounds = 0 trains nothing" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["report", "resume", "privacy verdict"])
+def test_folders_without_runs_are_refused(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert call(monkeypatch, *command.split(), str(tmp_path / "gone")) == 2
+    assert "gone: no such folder" in capsys.readouterr().err
+    assert call(monkeypatch, *command.split(), str(tmp_path)) == 2
+    assert str(tmp_path) in capsys.readouterr().err
+
+
 def test_a_method_is_shown_whole(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(monkeypatch, "methods", "show", "fedavg") == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "its biases leak through" in text  # the second line of a comment
+    assert "its biases have an effect" in text  # the second line of a comment
     assert '"private", "average", "recalibrate"' in text
     assert call(monkeypatch, "methods", "fedavg") == 0  # without the verb
     assert " ".join(capsys.readouterr().out.split()) == text
@@ -122,6 +190,7 @@ def test_settings_of_one_table_and_of_all(
     assert call(monkeypatch, "settings") == 0
     text = capsys.readouterr().out
     assert "[[fleet.roles]]" in text
+    assert not re.search(r"^(cell|levels|variant) ", text, re.MULTILINE)  # set by runs only
     assert "[privacy]" in text
     assert call(monkeypatch, "settings", "fleet", "--json") == 0
     assert "fleet.dropout" in json.loads(capsys.readouterr().out)["tables"]
@@ -129,6 +198,8 @@ def test_settings_of_one_table_and_of_all(
     assert "did you mean 'run'?" in capsys.readouterr().err
     assert call(monkeypatch, "settings", "method") == 2
     assert "communis methods show NAME" in capsys.readouterr().err
+    assert call(monkeypatch, "settings", "seed") == 2
+    assert "seed is a key at the top of the file" in capsys.readouterr().err
 
 
 def test_a_preset_is_printed_and_written(

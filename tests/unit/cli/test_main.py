@@ -18,12 +18,14 @@ import pytest
 
 from communis import CommunisError, Fleet
 from communis.cli.main import main
+from communis.cli.terminal import Display
 from communis.core import disk
 from communis.core.selection import Select
 from communis.results.compare import collect, comparable
 from communis.results.wording.scores import counts
 from communis.run.config import Config
 from communis.run.folder import RunFolder
+from communis.run.jobs import Job
 
 SMALL = ["--set", "data.windows=20", "--set", "run.workers=1", "--set", "run.rounds=3"]
 
@@ -121,6 +123,7 @@ def test_compare_does_not_mix_results_of_devices_that_have_changed(
     }
 
 
+@pytest.mark.slow
 def test_results_of_an_older_version_are_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,6 +142,7 @@ def test_results_of_an_older_version_are_continued(
         assert "holds results of other settings" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_more_rounds_continue_a_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = ["compare", "fedavg", "--on", "synthetic", "--into", str(tmp_path), "--seeds", "1"]
     scores = []
@@ -152,6 +156,7 @@ def test_more_rounds_continue_a_comparison(tmp_path: Path, monkeypatch: pytest.M
     assert scores[0] == scores[1]
 
 
+@pytest.mark.slow
 def test_methods_of_one_seed_are_paired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Same splits, roles and initial weights: fedprox with mu = 0 equals fedavg."""
     arguments = ["compare", "fedavg", "fedprox", "--on", "synthetic", "--into", str(tmp_path)]
@@ -173,7 +178,7 @@ def test_an_interrupted_comparison_is_resumed_whole(
         raise CommunisError("the power went")
 
     with monkeypatch.context() as patch:
-        patch.setattr("communis.cli.jobs._perform", interrupt)
+        patch.setattr(Job, "open", interrupt)
         assert call(monkeypatch, *arguments) == 2
     assert call(monkeypatch, "resume", str(tmp_path / "c"), "--quiet") == 0
     runs = collect([tmp_path / "c"])
@@ -182,6 +187,7 @@ def test_an_interrupted_comparison_is_resumed_whole(
     assert all(run.complete for run in runs)
 
 
+@pytest.mark.slow
 def test_fresh_removes_runs_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -224,6 +230,7 @@ def test_an_unwritable_place_is_one_clear_line(
     assert "Traceback" not in captured.err
 
 
+@pytest.mark.slow
 def test_json_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -258,7 +265,8 @@ def test_lists(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         (["run", "nothing"], "neither a file nor a preset"),
         (["run", "synthetic", "--set", "run.rouns=1"], "did you mean 'rounds'?"),
         (["compare", "fedavgg", "--on", "synthetic"], "did you mean 'fedavg'?"),
-        (["resume", "nowhere"], "no run to resume here"),
+        (["resume", "nowhere"], "no such folder"),
+        (["resume", "."], "no run to resume here"),
         (["report", "nowhere"], "no such folder"),
         (["methods", "fedavgg"], "did you mean 'fedavg'?"),
         (["compare", "--on", "synthetic"], "communis compare fedavg local --on synthetic"),
@@ -384,6 +392,7 @@ def test_compare_runs_every_cell_and_continues(
     assert "did you mean 'some/shaky'?" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_grid_that_was_interrupted_is_resumed_whole(
     experiment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -393,7 +402,7 @@ def test_a_grid_that_was_interrupted_is_resumed_whole(
         raise CommunisError("the power went")
 
     with monkeypatch.context() as patch:
-        patch.setattr("communis.cli.jobs._perform", interrupt)
+        patch.setattr(Job, "open", interrupt)
         assert call(monkeypatch, *arguments) == 2
     home = tmp_path / "trial-compare"
     assert call(monkeypatch, "resume", str(home), "--quiet") == 0
@@ -421,6 +430,7 @@ def test_run_takes_one_cell(
     assert "variant" not in first
 
 
+@pytest.mark.slow
 def test_progress_names_cell_and_variant(
     experiment: str,
     tmp_path: Path,
@@ -450,6 +460,7 @@ def test_what_is_wrong_with_a_fleet_names_file_cell_and_method(
     assert f"{experiment}: all/steady, still, seed 0: " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_settings_of_one_method_do_not_undo_what_is_set(
     experiment: str,
     tmp_path: Path,
@@ -478,14 +489,22 @@ def test_run_takes_a_variant(
     assert (run.method, run.config["method"]["lr"]) == ("still", 1e-9)
 
 
+@pytest.mark.slow
 def test_what_is_done_counts_as_progress(
     experiment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ["compare", "--on", experiment, "--into", str(tmp_path), "--cell", "all/steady"]
     assert call(monkeypatch, *arguments, "--seeds", "1", "--quiet") == 0
     begun = []
-    monkeypatch.setattr("communis.cli.jobs.Display.begin", lambda _, *job: begun.append(job))
-    assert call(monkeypatch, *arguments, "--seeds", "2", "--quiet") == 0
+    monkeypatch.setattr(Display, "skip", lambda _, job: begun.append((job.label, 1)))
+    begin = Display.begin
+
+    def noted(display: Display, job: Job, done: int) -> None:
+        begun.append((job.label, done))
+        begin(display, job, done)
+
+    monkeypatch.setattr(Display, "begin", noted)
+    assert call(monkeypatch, *arguments, "--seeds", "2", "--quiet", "--jobs", "1") == 0
     assert begun == [(f"all/steady, {m}, seed {s}", 1 - s) for s in (0, 1) for m in METHODS]
 
 
@@ -517,6 +536,7 @@ def test_the_files_metric_is_judged_by_unless_another_is_named(
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["metric"] == "accuracy"
 
 
+@pytest.mark.slow
 def test_a_refusal_leaves_no_claim_on_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -576,6 +596,7 @@ def test_two_runs_do_not_share_a_folder(
     assert not (tmp_path / "trial-compare").exists()
 
 
+@pytest.mark.slow
 def test_the_round_that_counts_is_passed_on(
     experiment: str,
     tmp_path: Path,
@@ -672,6 +693,7 @@ def test_a_method_that_cannot_run_is_found_before_any_trains(
     assert "attack.start = 9 is after the last round" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_who_is_scored_under_attack_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -117,6 +117,7 @@ def test_help_teaches() -> None:
     assert "is at most e^epsilon times that without them, plus delta" in text
 
 
+@pytest.mark.slow
 def test_printed_noise_keeps_the_promise() -> None:
     """Who types in what is printed has no less privacy than was asked for, and no other noise is
     printed than was given."""

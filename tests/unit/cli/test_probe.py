@@ -64,6 +64,7 @@ def test_invert_prints_a_table_and_writes_a_page(tmp_path: Path) -> None:
         call(*quick, "--html", str(tmp_path / "nowhere" / "page.html"))
 
 
+@pytest.mark.slow
 def test_membership_shows_the_controls(tmp_path: Path) -> None:
     finished(tmp_path / "run")
     text = call("membership", str(tmp_path / "run"))
