@@ -7,23 +7,29 @@ first. So each process also keeps the folders that it has claimed.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from communis.core import disk
+from communis.core.disk import LOCK
 from communis.core.errors import CommunisError
 
-LOCK = "lock"  # the file, which stays
+_CLAIM = 0  # the byte of the lock file that is locked for as long as a claim holds
+_TURN = 1  # the byte that is locked by the holder of a shared claim whose turn it is
 _claimed: dict[Path, None] = {}  # by this process
 
 
 class Claim:
     """Holds until it is closed or forgotten, or the process ends."""
 
-    def __init__(self, folder: Path) -> None:
-        """Makes the folder if there is none."""
+    def __init__(self, folder: Path, shared: bool = False) -> None:
+        """Makes the folder if there is none. shared: other processes may have shared claims on
+        it."""
         disk.make_folder(folder)
         place = folder.resolve()
         if place in _claimed:
@@ -33,18 +39,55 @@ class Claim:
                 f"{folder}: this process is working on it already; close the run that does "
                 "(run.close()), or choose another folder"
             )
-        lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR)
-        if not (_locked(lock) and _still_there(lock, folder)):
+        lock = _opened(folder / LOCK)
+        try:
+            if not (_locked(lock, folder, shared) and _still_there(lock, folder)):
+                raise CommunisError(
+                    f"{folder}: another process is working on this run; wait until it is done, or "
+                    "choose another folder"
+                )
+        except CommunisError:
             os.close(lock)
-            raise CommunisError(
-                f"{folder}: another process is working on this run; wait until it is done, or "
-                "choose another folder"
-            )
+            raise
         _claimed[place] = None
+        self._folder = folder
+        self._lock = lock
         self._finalizer = weakref.finalize(self, _release, lock, place)
 
     def close(self) -> None:
         self._finalizer()
+
+    def alone(self) -> bool:
+        """Returns whether no other process has a claim on the folder; from then on none can have
+        one."""
+        return _locked(self._lock, self._folder, shared=False)
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Waits until no other holder of a shared claim is in its turn."""
+        try:
+            import fcntl
+        except ImportError:
+            yield
+            return
+        fcntl.lockf(self._lock, fcntl.LOCK_EX, 1, _TURN)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._lock, fcntl.LOCK_UN, 1, _TURN)
+
+
+def _opened(path: Path) -> int:
+    """The file, which stays. A link in its place, in a folder from elsewhere, is not followed."""
+    try:
+        return os.open(path, os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise CommunisError(f"{path}: is a link; remove it") from None
+        raise CommunisError(
+            f"{path}: cannot be opened for writing ({error.strerror}), so this folder cannot be "
+            "worked on; make it writable, or copy it to a place that is"
+        ) from None
 
 
 def _release(lock: int, place: Path) -> None:
@@ -60,15 +103,21 @@ def _still_there(lock: int, folder: Path) -> bool:
         return False
 
 
-def _locked(file: int) -> bool:
-    """An exclusive lock for this process; the system releases it when the process ends. Where
-    there are no such locks (Windows), none is taken."""
+def _locked(file: int, folder: Path, shared: bool) -> bool:
+    """Returns whether this process has the lock now, alone or with others; the system releases it
+    when the process ends. Where there are no such locks (Windows), none is taken."""
     try:
         import fcntl
     except ImportError:
         return True
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        fcntl.lockf(file, kind | fcntl.LOCK_NB, 1, _CLAIM)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EAGAIN):  # not held by another process
+            raise CommunisError(
+                f"{folder}: cannot be locked ({error.strerror}), so two processes could work on it "
+                "at once; choose a folder on a file system that has locks"
+            ) from None
         return False
     return True

@@ -24,15 +24,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Sel
 import numpy as np
 from torch import Tensor, nn
 
+from communis.core import names
 from communis.core.state import State
 from communis.core.streams import Streams
 
 if TYPE_CHECKING:
     from communis.core.replies import Replies
 
-SERVER = -1  # the aggregator of a star, where clients are numbered from 0
-Modality = str  # a sensor stream: "acc", "csi", ...
-Path = str  # a parameter's name in the model: "encoders.acc.conv1.weight"
+SERVER = names.SERVER
+Modality = names.Modality
+Path = names.Path
 S = TypeVar("S")  # server state
 C = TypeVar("C")  # private client state
 D = TypeVar("D")  # Down
@@ -283,7 +284,9 @@ class Needs:
     raw_data: bool = False  # clients hand over their windows, and one pooled client trains
     public_windows: bool = False  # all clients hold the training windows of one client
     all_branches: bool = False  # clients have branches for all of the fleet's sensors, owned or not
-    same_model: bool = False  # clients are averaged only with clients of the same model
+    # Clients are averaged only with clients of the same model. The setting for it, if there is one,
+    # is called `by_model`.
+    same_model: bool = False
     exchange: bool = True  # False: clients do not communicate; each has an aggregator of its own
     # Client models that may be mixed: alike: equal shapes only; one_embedding: any models with
     # embeddings of one size; any: any models.

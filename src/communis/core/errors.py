@@ -1,20 +1,21 @@
-"""The error of everything that a user can mend, and how foreign text is quoted in one."""
+"""The error for everything that a user can correct, and the quotation of foreign text in it."""
 
 
 class CommunisError(Exception):
-    """A refusal that names what was found, what was expected and what mends it."""
+    """A refusal that says what was found, what was expected and what to do."""
 
 
 def visible(text: str, layout: str = "\t\n") -> str:
-    """The text with characters that cannot be seen, or would steer a terminal, written out, such as
-    \\x1b: names can come from clients and folders of others. layout: those that stay."""
+    """Returns the text with escapes such as \\x1b in place of characters that are invisible or
+    control a terminal: names can come from clients and from folders of others. layout: characters
+    that stay."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in layout else _written_out(c) for c in text)
 
 
 def readable(reason: str, limit: int = 300) -> str:
-    """A reason may quote what a client sent: one line that can be printed, and short."""
+    """Returns a short, printable line. A reason may quote what a client sent."""
     text = visible(reason, layout="")
     return text if len(text) <= limit else text[:limit] + " ..."
 

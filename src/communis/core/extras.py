@@ -1,4 +1,5 @@
-"""Optional parts: what each extra brings, whether it is installed, and how to get it."""
+"""Extras: the optional parts of the library, whether they are installed, and how to install
+them."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ from communis.core.errors import CommunisError
 
 @dataclass(frozen=True)
 class Extra:
-    module: str  # its presence tells whether the extra is installed
+    module: str  # the extra counts as installed if this module exists
     purpose: str
-    packages: tuple[str, ...] = ()  # as in pyproject.toml; empty: only of use in a clone
+    packages: tuple[str, ...] = ()  # as in pyproject.toml; empty: useful in a clone only
 
     @property
     def installed(self) -> bool:
@@ -29,13 +30,15 @@ EXTRAS = {
     "moment": Extra(
         "peft", "adapters on the MOMENT time-series model", ("peft>=0.18", "transformers>=5")
     ),
+    "ray": Extra("ray", "running on a Ray cluster", ("ray>=2.40",)),
     "docs": Extra("zensical", "building the documentation"),
     "dev": Extra("pytest", "running the tests and checks"),
 }
 
 
 def require(extra: str) -> ModuleType:
-    """The module behind an extra, or an error with the command that installs it."""
+    """Returns the module of an extra. If it is missing, the error names the command that installs
+    it."""
     found = EXTRAS[extra]
     if not found.installed:
         raise CommunisError(
@@ -46,8 +49,8 @@ def require(extra: str) -> ModuleType:
 
 
 def command(extra: str) -> str:
-    """The command that installs an extra. It names the packages: communis itself is not on a
-    package index."""
+    """Returns the command that installs an extra. It names the packages of the extra, because
+    communis itself is not on a package index."""
     packages = EXTRAS[extra].packages
     if not packages:
         return f"pip install --editable '.[{extra}]' in the clone"

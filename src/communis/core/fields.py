@@ -1,5 +1,5 @@
-"""What a settings dataclass says of its fields: their meanings, from the comments beside them, and
-the whole table as JSON Schema.
+"""The fields of a settings dataclass: their meanings, from the comments beside them, and the JSON
+Schema of the table.
 
     rate: float = 0.1  # a comment behind a field
     # goes on below it
@@ -28,13 +28,15 @@ TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
 
 
 def table_schema(kind: type[Any]) -> Schema:
-    """The JSON Schema of the table that a dataclass is read from."""
-    said = meanings(kind)
+    """Returns the JSON Schema of the table from which a dataclass is made."""
+    meaning_of = meanings(kind)
     hints = get_type_hints(kind)
-    keys = {f.name: _key(f, hints[f.name], said.get(f.name, "")) for f in fields(kind)}
-    found: Schema = {"type": "object", "additionalProperties": False, "properties": keys}
+    keys = {f.name: _key(f, hints[f.name], meaning_of.get(f.name, "")) for f in fields(kind)}
+    schema: Schema = {"type": "object", "additionalProperties": False, "properties": keys}
     required = [f.name for f in fields(kind) if not _optional(f)]
-    return {**found, "required": required} if required else found
+    if required:
+        schema["required"] = required
+    return schema
 
 
 def _optional(f: Field[Any]) -> bool:
@@ -42,18 +44,18 @@ def _optional(f: Field[Any]) -> bool:
 
 
 def _key(f: Field[Any], hint: Any, meaning: str) -> Schema:
-    found = {"description": meaning} if meaning else {}
-    found |= type_schema(hint)
+    schema: Schema = {"description": meaning} if meaning else {}
+    schema |= type_schema(hint)
     default = f.default
     if f.default_factory is not MISSING:
         default = f.default_factory()
-    if default is MISSING or default is None or is_dataclass(default):
-        return found
-    return {**found, "default": plain(default)}
+    if not (default is MISSING or default is None or is_dataclass(default)):
+        schema["default"] = plain(default)
+    return schema
 
 
 def type_schema(hint: Any) -> Schema:
-    """The JSON Schema of the values that a type allows."""
+    """Returns the JSON Schema of the values that a type allows."""
     origin = get_origin(hint)
     arguments = [a for a in get_args(hint) if a is not NoneType]
     if origin is Literal:
@@ -74,34 +76,37 @@ def type_schema(hint: Any) -> Schema:
 
 
 def meanings(kind: type[Any]) -> dict[str, str]:
-    """What the comments of a dataclass, and of those it derives from, say of each field."""
-    found: dict[str, str] = {}
+    """Returns the comment of each field of a dataclass and of its base classes."""
+    comments: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if is_dataclass(base):
-            found |= commented(textwrap.dedent(inspect.getsource(base)))
-    return found
+            comments |= commented(textwrap.dedent(inspect.getsource(base)))
+    return comments
 
 
 def commented(source: str) -> dict[str, str]:
-    """The comments of the fields in the source of one class. Lines of comment between two fields
-    continue the first one's comment; if it has none, or the second has none behind it, they stand
-    above the second."""
+    """Returns the comments of the fields in the source of one class. Comment lines between two
+    fields continue the comment behind the first one, if it has one; otherwise they belong to the
+    second."""
     (body,) = (n.body for n in ast.parse(source).body if isinstance(n, ast.ClassDef))
     comments = _comments(source)
     lines = source.splitlines()
     alone = {n: text for n, text in comments.items() if lines[n - 1].lstrip().startswith("#")}
     found: dict[str, str] = {}
-    before, last = "", 0
+    before = ""  # the name of the field before
+    last = 0  # its last line
     for node in body:
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
-        start, end = node.lineno, node.end_lineno or node.lineno
+        start = node.lineno
+        end = node.end_lineno or start
         behind = _joined(comments, range(start, end + 1))
         between = _joined(alone, range(_start_of_block(alone, start, last), start))
         if behind and found.get(before):
             found[before] = f"{found[before]} {between}".strip()
             between = ""
-        before, last = node.target.id, end
+        before = node.target.id
+        last = end
         found[before] = f"{between} {behind}".strip()
     if found.get(before):
         after = _joined(alone, range(last + 1, _end_of_block(alone, last + 1)))
@@ -110,10 +115,10 @@ def commented(source: str) -> dict[str, str]:
 
 
 def _comments(source: str) -> dict[int, str]:
-    """The comments by the line they are on."""
+    """Returns the comments by line."""
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     found = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
-    # What is for a tool, such as a mark for the formatter, is no part of the meaning.
+    # Marks for tools, such as the formatter, are no part of the meaning.
     bare = {n: text.partition("  # fmt:")[0] for n, text in found.items()}
     return {n: text for n, text in bare.items() if not text.startswith(("noqa", "type:", "fmt:"))}
 
@@ -123,7 +128,8 @@ def _joined(comments: Mapping[int, str], lines: range) -> str:
 
 
 def _start_of_block(alone: Mapping[int, str], line: int, last: int) -> int:
-    """The first of the lines of comment that end right above a line, below the line `last`."""
+    """Returns the first line of the comment block that ends directly above a line and begins below
+    the line `last`."""
     while line - 1 > last and line - 1 in alone:
         line -= 1
     return line

@@ -1,4 +1,4 @@
-"""Values for strict JSON, which knows neither NaN nor Inf."""
+"""Values for strict JSON, which has neither NaN nor Inf."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def strict(value: Any) -> Any:
-    """The same with NaN and Inf as None."""
+    """Returns the value with None in place of NaN and Inf."""
     if isinstance(value, Mapping):
         return {key: strict(v) for key, v in value.items()}
     if isinstance(value, list | tuple):

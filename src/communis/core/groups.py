@@ -1,8 +1,7 @@
-"""Parameter groups: what is trained, sent and averaged as one.
+"""Parameter groups: the units of elastic training and of the device clock.
 
-A group is a layer, named by its path: a modality's block of the fusion, the fusion's shared part, a
-layer of an encoder (of a stack of blocks, one block), a layer of the head. These are the units of
-elastic training and of the device clock.
+A group is a layer, named by its path: a modality's block of the fusion, the shared part of the
+fusion, a layer of an encoder (or one block of a stack of blocks), or a layer of the head.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ U = TypeVar("U")
 
 @cache
 def group_of(path: Path) -> str:
-    """The group of a path: its module; in a stack of blocks, the block. A mark of the model stays
-    with it."""
+    """The group of a path: its module, or its block in a stack of blocks. The mark of the model
+    ("@...") is kept."""
     bare, at, mark = path.partition("@")
     parts = bare.split(".")[:-1]
     if parts[0] == "fusion":
@@ -34,15 +33,15 @@ def group_of(path: Path) -> str:
 
 
 def groups(paths: Iterable[Path]) -> dict[str, list[Path]]:
-    """The paths of every group, in the order in which they come."""
-    found: dict[str, list[Path]] = {}
+    """The paths of every group, in order of first occurrence."""
+    by_group: dict[str, list[Path]] = {}
     for path in paths:
-        found.setdefault(group_of(path), []).append(path)
-    return found
+        by_group.setdefault(group_of(path), []).append(path)
+    return by_group
 
 
 def modality_of_group(group: str) -> Modality:
-    """The modality that a group belongs to; empty if it serves all."""
+    """The modality of a group; empty if all modalities share the group."""
     first, *rest = group.partition("@")[0].split(".")
     if first in ("encoders", "unimodal"):
         return rest[0]
@@ -50,18 +49,21 @@ def modality_of_group(group: str) -> Modality:
 
 
 def divergence(ups: Replies[U], pick: Callable[[U], State]) -> State:
-    """How much clients disagree on each group that several sent: the mean squared distance of what
-    they sent to their plain mean. A shift that all share makes no difference, so values serve as
-    well as updates."""
+    """The disagreement of clients in each group that several clients sent: the mean squared
+    distance of their values from the unweighted mean. A shift that is common to all clients has no
+    effect, so values and updates give the same result."""
     centre = ups.mean(pick, by=uniform)
 
-    def apart(up: U) -> State:
-        off = {
+    def squared_distances(up: U) -> State:
+        squares = {
             path: (tensor - centre[path]).double().square().sum()
             for path, tensor in pick(up).items()
         }
-        return State({g: torch.stack([off[p] for p in ps]).sum() for g, ps in groups(off).items()})
+        by_group = {}
+        for group, paths in groups(squares).items():
+            by_group[group] = torch.stack([squares[path] for path in paths]).sum()
+        return State(by_group)
 
     senders = ups.sum(lambda up: State(dict.fromkeys(groups(pick(up)), torch.ones(()))))
-    found = ups.mean(apart, by=uniform)
-    return found.pick(group for group, n in senders.items() if n > 1)
+    means = ups.mean(squared_distances, by=uniform)
+    return means.pick(group for group, n in senders.items() if n > 1)

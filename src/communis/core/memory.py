@@ -1,8 +1,8 @@
-"""Whether something fits into memory, asked before it is built.
+"""Checks whether something fits into memory before it is created.
 
-Linux promises memory that it does not have and kills the process that uses it, so an array that is
-too large does not always fail when it is made. Estimates are rough and on the safe side: they are
-there to refuse what is out of all proportion, with the setting to lower.
+Linux grants memory that it does not have and kills the process that uses it, so the creation of an
+array that is too large does not always fail. The estimates are rough: they refuse what is far too
+large and name the setting to lower.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 from communis.core.errors import CommunisError
 
 _MEMINFO = Path("/proc/meminfo")
-LIMITS = Path("/sys/fs/cgroup")  # of a container
-_SIGNS = (  # how torch and numpy say that there is too little
+LIMITS = Path("/sys/fs/cgroup")  # limits of a container
+_SIGNS = (  # parts of the messages of torch and NumPy when memory is exhausted
     "can't allocate memory",
     "not enough memory",
     "out of memory",
@@ -30,32 +30,33 @@ SHORT = "this needs more memory than there is: make windows, models or the cohor
 
 
 def available() -> int:
-    """Bytes that this process may still use; beyond all bounds where the system does not say."""
+    """The number of bytes that this process may still use; very large if it is unknown."""
     return min(_free(), _left_of_container())
 
 
 def require(needed: float, what: str, lower: str) -> None:
-    """Refuses what needs more bytes than there are. lower: the settings that make it smaller."""
-    there = available()
-    if needed > there:
+    """Refuses what needs more bytes than are available. lower: the settings that make it
+    smaller."""
+    free = available()
+    if needed > free:
         raise CommunisError(
-            f"{what} would take about {amount(needed)} of memory, but {amount(there)} are "
+            f"{what} would take about {amount(needed)} of memory, but {amount(free)} are "
             f"available here: lower {lower}"
         )
 
 
 def room(where: object, needed: float, what: str) -> None:
-    """Refuses a file that announces more bytes than there are. where: the file."""
-    there = available()
-    if not needed <= there:  # NaN is refused too
+    """Refuses a file that announces more bytes than are available. where: the file."""
+    free = available()
+    if not needed <= free:  # NaN is refused too
         raise CommunisError(
-            f"{where}: {what} would take {amount(needed)} of memory, but {amount(there)} are "
+            f"{where}: {what} would take {amount(needed)} of memory, but {amount(free)} are "
             "available here: the file is damaged, or too large for this machine"
         )
 
 
 def is_short(error: BaseException) -> bool:
-    """Whether an error says that memory was not enough."""
+    """Whether an error reports a lack of memory."""
     return isinstance(error, MemoryError) or any(sign in str(error) for sign in _SIGNS)
 
 

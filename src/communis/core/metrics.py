@@ -1,5 +1,5 @@
-"""Which direction of a score is better. Apart from `scores.py`, because reports are read without
-torch."""
+"""The direction in which each score is better. It is apart from `scores.py`, because reports are
+written without torch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ ERRORS = ("nll", "brier", "ece", "mae", "rmse", "mpjpe", "mpjpe_absolute")  # sm
 
 
 def better(metric: str) -> int:
-    """1 where larger is better, -1 where smaller is; `nll@tempered` counts as `nll`, and so does
-    `test.nll`."""
+    """Returns 1 if a larger score is better, -1 if a smaller one is. Names with a view or a split,
+    such as `nll@tempered` and `test.nll`, count as `nll`."""
     return -1 if metric.partition("@")[0].rpartition(".")[2] in ERRORS else 1

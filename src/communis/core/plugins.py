@@ -1,8 +1,9 @@
-"""Finding a method or a dataset source by name: the file name is the key; a third-party one is a
-dotted path `package.module:Class`.
+"""Plug-ins: methods and dataset sources are found by name. The name is that of the file, or
+`package.module:Class` for third-party plug-ins.
 
-To load such a one is to run its code. A name that the user gave (on the command line, or from
-Python) is loaded; one that stands in a file, which may be somebody else's, only if allowed.
+Loading a third-party plug-in runs its code. One that the user names on the command line or in
+Python is loaded. One that a file names is loaded only if the user allows it, because the file may
+come from somebody else.
 """
 
 from __future__ import annotations
@@ -17,37 +18,33 @@ from typing import Any
 
 from communis.core.errors import CommunisError
 
-ROOMS = {"methods": "communis.methods", "data": "communis.data.sources"}  # where plug-ins are
-_trusted: dict[str, None] = {}  # names that may be loaded; "": any
+ROOMS = {"methods": "communis.methods", "data": "communis.data.sources"}  # packages of plug-ins
+_trusted: dict[str, None] = {}  # third-party plug-ins that may be loaded; "": all
 
 
 def trust(*names: str) -> None:
-    """Allows these third-party plug-ins to be loaded; without names, all that files name."""
+    """Allows these third-party plug-ins to be loaded; without names, all of them."""
     _trusted.update(dict.fromkeys(names or ("",)))
 
 
 def trust_asked(*words: str) -> None:
-    """Allows the plug-ins among what the user said, for these are no words of a file."""
+    """Allows the third-party plug-ins among words of the user, which come from no file."""
     for word in words:
         if ":" in word:
             trust(word.strip("\"' "))
 
 
 def names(room: str) -> list[str]:
-    """The plug-ins of a room (`methods` or `data`), sorted."""
+    """Returns the sorted names of the plug-ins of a room (`methods` or `data`)."""
     package = importlib.import_module(ROOMS[room])
     return sorted(m.name for m in pkgutil.iter_modules(package.__path__) if not m.ispkg)
 
 
 def find(room: str, name: str) -> type[Any]:
-    """The plug-in class called `name`."""
+    """Returns the class of a plug-in."""
     if ":" in name:
         return _loaded(room, name)
-    if name not in names(room):
-        raise CommunisError(
-            f"no {room.rstrip('s')} {name!r}{nearest(name, names(room))}; "
-            f"there are {', '.join(names(room))}"
-        )
+    refuse_unknown(room, name)
     module = importlib.import_module(f"{ROOMS[room]}.{name}")
     own = [
         c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__
@@ -55,8 +52,17 @@ def find(room: str, name: str) -> type[Any]:
     return next(c for c in own if c.__name__.lower() == name.replace("_", ""))
 
 
+def refuse_unknown(room: str, name: str) -> None:
+    """Refuses a name that no plug-in of the room has, without importing any."""
+    if name not in names(room):
+        raise CommunisError(
+            f"no {room.rstrip('s')} {name!r}{nearest(name, names(room))}; "
+            f"there are {', '.join(names(room))}"
+        )
+
+
 def _loaded(room: str, name: str) -> type[Any]:
-    """A plug-in by its dotted path."""
+    """Returns the class of a plug-in by its dotted path."""
     module_name, _, class_name = name.partition(":")
     own = module_name in [f"{ROOMS[room]}.{module}" for module in names(room)]
     if not own and not {"", name} & _trusted.keys():
@@ -67,12 +73,12 @@ def _loaded(room: str, name: str) -> type[Any]:
         )
     try:
         found: type[Any] = getattr(importlib.import_module(module_name), class_name)
-    except BaseException as error:  # whatever its code does, leaving Python included
+    except BaseException as error:  # its code may raise anything, SystemExit included
         if isinstance(error, KeyboardInterrupt):
             raise
         raise CommunisError(f"cannot load {name!r}: {type(error).__name__}: {error}") from None
     if not (isinstance(found, type) and is_dataclass(found)):
-        raise CommunisError(f"{name!r} is no dataclass, as methods and sources are")
+        raise CommunisError(f"{name!r} is no dataclass, but methods and sources are")
     if room == "methods" and not issubclass(found, _method()):
         raise CommunisError(f"{name!r} is no method: it does not derive from communis.Method")
     if room == "data" and not callable(getattr(found, "load", None)):
@@ -81,7 +87,7 @@ def _loaded(room: str, name: str) -> type[Any]:
 
 
 def _method() -> type[Any]:
-    # Not at the top of the file: the contract imports torch, and names and hints need none of it.
+    # Imported here, because the contract imports torch, which names and hints do not need.
     from communis.core.contract import Method
 
     return Method
@@ -92,6 +98,6 @@ def nearest(
     choices: list[str],
     say: Callable[[str], str] = lambda close: f" (did you mean {close!r}?)",
 ) -> str:
-    """A hint at the choice that is spelled most like `word`; empty if none is near."""
+    """Returns a hint at the choice that is spelled most like `word`; empty if none is similar."""
     close = difflib.get_close_matches(word, choices, n=1)
     return say(close[0]) if close else ""

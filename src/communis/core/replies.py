@@ -1,4 +1,4 @@
-"""Replies: what an aggregator sees of its clients' messages, and the ways to take their mean."""
+"""Replies: the messages of clients as an aggregator may see them, and their sums and means."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from communis.core.contract import Card, Path, modality_of
 from communis.core.state import State
 
 U = TypeVar("U")  # Up
-V = TypeVar("V", State, Tensor, float)  # what can be summed
-W = TypeVar("W", State, Tensor)  # what has rows
-# A robust mean: points (N, K, D) and weights (N, K) of N clients, 0 where a client has nothing to
-# say on one of K questions -> (K, D). See robust/rules.py.
+V = TypeVar("V", State, Tensor, float)  # a value that can be summed
+W = TypeVar("W", State, Tensor)  # a value with one row per class
+# A replacement of the mean: points (N, K, D) and weights (N, K) of N clients for K problems -> (K,
+# D). The weight is 0 where a client has no point for a problem. See reductions/rules.py.
 Rule = Callable[[Tensor, Tensor], Tensor]
 
 Weight = Callable[[Card, Path], float]  # of a client in the mean of a path
@@ -31,18 +31,19 @@ def samples(card: Card, path: Path) -> float:
 
 
 def presence(card: Card, path: Path) -> float:
-    """For what belongs to one modality, the training windows that have it; otherwise all."""
+    """The number of training windows in which the path's modality is present; all training windows
+    for other paths."""
     modality = modality_of(path)
     return float(card.samples_by_modality.get(modality, 0) if modality else card.samples)
 
 
 class Replies(Generic[U]):
-    """What the clients of a cohort sent, as an aggregator may see it: key-wise over the clients
-    that hold a key."""
+    """The messages of a cohort as an aggregator may see them. Sums and means are key-wise over the
+    clients that hold a key."""
 
     def __init__(self, received: Sequence[tuple[Card, U]], rule: Rule | None = None) -> None:
-        """rule: what stands in for a mean; with it keys that the same clients hold with the same
-        weights are one vector, so that it works on whole models, or on those of a cohort."""
+        """rule: replaces means. It takes all keys that the same clients hold with the same weights
+        as one vector, and thus whole models if all clients hold them."""
         self._received = received  # in client order
         self._rule = rule
 
@@ -50,19 +51,20 @@ class Replies(Generic[U]):
         return len(self._received)
 
     def each(self) -> Sequence[tuple[Card, U]]:
-        """Every single message: for methods that cannot do with sums. Refused where only sums may
-        be revealed."""
+        """All single messages, for methods that sums are not enough for. It is refused if only sums
+        may be revealed."""
         return self._received
 
     def sum(self, pick: Callable[[U], V]) -> V:
-        """With a robust rule, so many times what it gives as there are holders."""
+        """The sum over holders. With a robust rule: its result times the number of holders."""
         if self._rule is not None:
             return self._robust(pick, uniform, self._rule, summed=True)
         return self._fold(pick, lambda total, value, share: total + value, uniform)
 
     def mean(self, pick: Callable[[U], V], *, by: Weight) -> V:
-        """The mean over holders, weighted by `uniform`, `samples`, `presence`, ...: a running mean,
-        exact for one holder and for equal values. Keys without any weight are left out."""
+        """The mean over holders, weighted by `uniform`, `samples`, `presence` or another function.
+        It is a running mean, exact for one holder and for equal values. Keys without any weight are
+        left out."""
         if self._rule is not None:
             return self._robust(pick, by, self._rule)
         return self._fold(pick, torch.lerp, by)
@@ -70,30 +72,35 @@ class Replies(Generic[U]):
     def classwise(
         self, sums: Callable[[U], W], counts: Callable[[U], W], rule: Rule | None = None
     ) -> tuple[W, W]:
-        """The mean of every class (row) over the clients that have any of it, and the counts behind
-        it; a class that nobody has is zero. rule: instead of the mean, unless the run has one."""
-        rule, like = self._rule or rule, sums(self._received[-1][1])
+        """The mean of every class (row) over the clients that have samples of it, and the number of
+        these samples. The row of a class without samples is zero. rule: replaces the mean, unless
+        the run has a rule."""
+        rule = self._rule or rule
+        like = sums(self._received[-1][1])
         held: dict[str, list[tuple[Tensor, Tensor]]] = {}
         for _, up in self.each() if rule else self._received:
-            own = _parts(counts(up))
+            counts_by_key = _parts(counts(up))
             for key, total in _parts(sums(up)).items():
-                held.setdefault(key, []).append((total, own[key]))
-        means, found = {}, {}
+                held.setdefault(key, []).append((total, counts_by_key[key]))
+        means: dict[str, Tensor] = {}
+        numbers: dict[str, Tensor] = {}
         for key, pairs in held.items():
-            n = found[key] = reduce(torch.add, [count for _, count in pairs])
+            n = reduce(torch.add, [count for _, count in pairs])
+            numbers[key] = n
             if rule is None:
                 means[key] = reduce(torch.add, [t for t, _ in pairs]) / n.clamp_min(1)[:, None]
             else:
                 points = torch.stack([t / count.clamp_min(1)[:, None] for t, count in pairs])
                 means[key] = rule(points, torch.stack([count for _, count in pairs]))
-        return cast(W, _whole(means, like)), cast(W, _whole(found, like))
+        return cast(W, _whole(means, like)), cast(W, _whole(numbers, like))
 
     def coverage(self, pick: Callable[[U], State]) -> Mapping[Path, float]:
-        """The share of the cohort's training samples that the holders of each path have."""
+        """The share of the cohort's training samples that belongs to the holders of each path."""
         total = sum(card.samples for card, _ in self._received) or 1
         held: dict[Path, int] = {}
         for card, up in self._received:
-            held |= {path: held.get(path, 0) + card.samples for path in pick(up)}
+            for path in pick(up):
+                held[path] = held.get(path, 0) + card.samples
         return {path: n / total for path, n in held.items()}
 
     def _fold(
@@ -118,20 +125,26 @@ class Replies(Generic[U]):
 
     def _robust(self, pick: Callable[[U], V], weigh: Weight, rule: Rule, summed: bool = False) -> V:
         sent = [(card, pick(up)) for card, up in self.each()]
-        holders: dict[str, list[tuple[int, float]]] = {}  # of a key: number and weight
-        for number, (card, value) in enumerate(sent):
+        holders: dict[str, list[tuple[int, float]]] = {}  # by key: places in `sent` and weights
+        for place, (card, value) in enumerate(sent):
             for key in _parts(value):
-                if weight := weigh(card, key):
-                    holders.setdefault(key, []).append((number, weight))
+                weight = weigh(card, key)
+                if weight:
+                    holders.setdefault(key, []).append((place, weight))
         cohorts: dict[tuple[tuple[int, float], ...], list[str]] = {}
         for key, who in holders.items():
             cohorts.setdefault(tuple(who), []).append(key)
         totals: dict[str, Tensor] = {}
         for cohort, keys in cohorts.items():
-            parts = [[_parts(sent[number][1])[key] for key in keys] for number, _ in cohort]
+            parts = []
+            for place, _ in cohort:
+                tensors = _parts(sent[place][1])
+                parts.append([tensors[key] for key in keys])
             points = torch.stack([torch.cat([t.flatten() for t in own]) for own in parts])
             weights = torch.tensor([weight for _, weight in cohort], dtype=points.dtype)
-            centre = rule(points[:, None], weights[:, None])[0] * (len(cohort) if summed else 1)
+            centre = rule(points[:, None], weights[:, None])[0]
+            if summed:
+                centre = centre * len(cohort)
             pieces = torch.split(centre, [t.numel() for t in parts[0]])
             for key, t, like in zip(keys, pieces, parts[0], strict=True):
                 totals[key] = t.view_as(like)
@@ -139,10 +152,12 @@ class Replies(Generic[U]):
 
 
 def _parts(value: State | Tensor | float) -> Mapping[str, Tensor]:
-    """What is folded, by key; a number in full precision."""
+    """The tensors of a value by key; a number becomes a tensor in double precision."""
     if isinstance(value, State):
         return value
-    return {"": value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)}
+    if isinstance(value, Tensor):
+        return {"": value}
+    return {"": torch.tensor(value, dtype=torch.float64)}
 
 
 def _whole(totals: Mapping[str, Tensor], like: State | Tensor | float) -> State | Tensor | float:

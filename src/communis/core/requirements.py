@@ -1,4 +1,4 @@
-"""What a method needs of a fleet, refused in words where it is not so."""
+"""Requirements of methods: each function refuses fleets that a method cannot be trained on."""
 
 from __future__ import annotations
 
@@ -6,34 +6,35 @@ from collections.abc import Iterable
 
 from communis.core.contract import FleetView, Needs
 from communis.core.errors import CommunisError
+from communis.core.names import BY_MODEL
 from communis.core.plugins import find, names
 
-SHOWN = 8  # clients named in a message
+SHOWN = 8  # clients that a message names at most
 
 
 def mixed(*kinds: str) -> str:
-    """The methods of this package that take mixed models, or such of these kinds, by name. Asked
-    for in a refusal only, as it imports them all."""
+    """The names of the methods that accept mixed models (of these kinds). It imports all methods
+    and is therefore used in refusals only."""
     kinds = kinds or ("any", "one_embedding")
     return ", ".join(name for name in names("methods") if _needs(name).models in kinds)
 
 
 def _needs(method: str) -> Needs:
-    """With the settings that are its defaults."""
-    found: Needs = find("methods", method)().needs
-    return found
+    """The needs of a method with default settings."""
+    needs: Needs = find("methods", method)().needs
+    return needs
 
 
 def same_shapes(method: object, path: str, one: tuple[int, ...], other: tuple[int, ...]) -> None:
-    """Clients have a path in one shape."""
+    """Requires that all clients have a path in the same shape."""
     if one == other:
         return
     kind = type(method).__name__
     mend = f"choose a method for mixed models ({mixed()})"
-    if hasattr(method, "by_model"):
+    if hasattr(method, BY_MODEL):
         mend += (
             ", or let only clients with the same model share: "
-            f"methods.{kind.lower()}.by_model = true"
+            f"methods.{kind.lower()}.{BY_MODEL} = true"
         )
     raise CommunisError(
         f"{kind} averages parameters, but clients have {path} in shapes {one} and {other}: give "
@@ -42,7 +43,7 @@ def same_shapes(method: object, path: str, one: tuple[int, ...], other: tuple[in
 
 
 def at_least(method: object, **least: float) -> None:
-    """These settings of a method are not below so much."""
+    """Requires that settings of a method are at least these values."""
     for name, value in least.items():
         if not getattr(method, name) >= value:
             kind = type(method).__name__.lower()
@@ -50,13 +51,13 @@ def at_least(method: object, **least: float) -> None:
 
 
 def classes(fleet: FleetView, method: str, why: str) -> None:
-    """The task is to predict one class."""
+    """Requires that the task is to predict one class."""
     if not fleet.task.classes or fleet.task.classes != fleet.task.outputs:
         raise CommunisError(f"{method} needs a classification or counting task: {why}")
 
 
 def local_data(fleet: FleetView, part: str, mend: str) -> None:
-    """Every client has a training window."""
+    """Requires that every client has a training window."""
     empty = [str(card.id) for card in fleet.cards if not card.samples]
     if empty:
         more = f" and {len(empty) - SHOWN} more" if len(empty) > SHOWN else ""
@@ -68,7 +69,8 @@ def local_data(fleet: FleetView, part: str, mend: str) -> None:
 
 
 def held_modalities(fleet: FleetView, part: str) -> None:
-    """Every modality that a client owns is there in some training window of the fleet."""
+    """Requires that every modality that a client owns is present in a training window of the
+    fleet."""
     windows: dict[str, int] = {}
     for card in fleet.cards:
         for m, n in card.samples_by_modality.items():
@@ -76,13 +78,13 @@ def held_modalities(fleet: FleetView, part: str) -> None:
     unheld = sorted(m for m, n in windows.items() if not n)
     if unheld:
         raise CommunisError(
-            f"no client has a training window with {', '.join(unheld)}, so {part} would stay as it "
-            "began: take it out of the sensors in [fleet] roles or [data], or lessen the dropout"
+            f"no client has a training window with {', '.join(unheld)}, so {part} would never be "
+            "trained: remove it from the sensors in [fleet] roles or [data], or reduce the dropout"
         )
 
 
 def one_size(sizes: Iterable[int], method: str) -> int:
-    """The size of every encoder's features."""
+    """Returns the size of the features, which must be the same for all encoders."""
     found = sorted(set(sizes))
     if len(found) != 1:
         raise CommunisError(
@@ -93,24 +95,25 @@ def one_size(sizes: Iterable[int], method: str) -> int:
 
 
 def one_embedding(fleet: FleetView, method: str) -> int:
-    """The size of every client's embedding."""
+    """Returns the size of the embedding, which must be the same for all clients."""
     sizes = sorted({card.sizes["embedding"] for card in fleet.cards})
     if len(sizes) != 1:
         raise CommunisError(
             f"{method} needs one embedding size for all clients, got {sizes}: choose models that "
-            f"share it or set [fleet] embedding; {mixed('any')} do without"
+            f"share it or set [fleet] embedding; {mixed('any')} do not need it"
         )
     return sizes[0]
 
 
 def embedding(fleet: FleetView, least: int, what: str, mend: str) -> None:
-    """Every model's embedding has at least so many numbers."""
+    """Requires that the embedding of every model has at least this size."""
     smallest = min(card.sizes["embedding"] for card in fleet.cards)
     if smallest < least:
         raise CommunisError(f"{what} needs embeddings of {least}, got {smallest}: {mend}")
 
 
 def blocks(fleet: FleetView, method: str) -> None:
+    """Requires a fusion with a block per modality."""
     if not any(path.startswith("fusion.blocks.") for path in fleet.params):
         raise CommunisError(
             f"{method} needs a model whose fusion has a block per modality, such as lite or cnn"
@@ -118,6 +121,7 @@ def blocks(fleet: FleetView, method: str) -> None:
 
 
 def devices(fleet: FleetView, what: str) -> None:
+    """Requires a device profile for every client."""
     without = [card.id for card in fleet.cards if not card.device]
     if without:
         raise CommunisError(f"{what} needs a device in every role; clients {without} have none")

@@ -1,4 +1,4 @@
-"""Samples: one split of one client's windows as tensors, ready to be gathered into batches."""
+"""Samples: one split of the windows of one client as tensors, from which batches are gathered."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from communis.core.tasks import CONSTANT
 
 @dataclass(frozen=True)
 class TensorSamples:
-    """Stored channels-last, so that a gathered batch already has the layout of the fast encoders;
-    shown channels-first."""
+    """Windows are stored channels-last, which is the layout of the fast encoders; batches show them
+    channels-first."""
 
     inputs: Mapping[Modality, Tensor]  # (n, ..., channels), zero where absent
     present: Mapping[Modality, Tensor]  # (n,) bool
@@ -33,8 +33,8 @@ class TensorSamples:
 
     @cached_property
     def missing(self) -> Mapping[Modality, int]:
-        """How many windows lack a modality, of those that some windows lack."""
-        lacking = {m: int((~here).sum()) for m, here in self.present.items()}
+        """The number of windows that lack each modality, without modalities that none lacks."""
+        lacking = {m: int((~present).sum()) for m, present in self.present.items()}
         return {m: windows for m, windows in lacking.items() if windows}
 
     def to(self, device: torch.device) -> TensorSamples:
@@ -45,7 +45,7 @@ class TensorSamples:
         )
 
     def at(self, rows: Array) -> TensorSamples:
-        """Those at these rows; no copy if it is all of them."""
+        """Returns the samples at these rows, without a copy if these are all."""
         if len(rows) == len(self):
             return self
         chosen = torch.from_numpy(rows)
@@ -65,16 +65,18 @@ class TensorSamples:
 
 
 def joined(parts: Sequence[TensorSamples], like: Mapping[Modality, Tensor]) -> TensorSamples:
-    """All samples side by side; a part without a modality contributes zeros marked absent (shape
-    from `like`)."""
+    """Concatenates samples. A part without a modality contributes zeros that are marked as absent;
+    their shape is that in `like`."""
 
     def inputs(part: TensorSamples, m: Modality) -> Tensor:
-        return (
-            part.inputs[m] if m in part.inputs else like[m].new_zeros(len(part), *like[m].shape[1:])
-        )
+        if m in part.inputs:
+            return part.inputs[m]
+        return like[m].new_zeros(len(part), *like[m].shape[1:])
 
     def present(part: TensorSamples, m: Modality) -> Tensor:
-        return part.present[m] if m in part.present else torch.zeros(len(part), dtype=torch.bool)
+        if m in part.present:
+            return part.present[m]
+        return torch.zeros(len(part), dtype=torch.bool)
 
     return TensorSamples(
         {m: torch.cat([inputs(part, m) for part in parts]) for m in like},
@@ -85,19 +87,20 @@ def joined(parts: Sequence[TensorSamples], like: Mapping[Modality, Tensor]) -> T
 
 @dataclass(frozen=True)
 class Scale:
-    """Mean and deviation of every channel, for z-scores."""
+    """The mean and standard deviation of every channel, for z-scores."""
 
     mean: Array
     deviation: Array
 
     def apply(self, x: Array) -> Array:
         varies = self.deviation > CONSTANT * np.abs(self.mean)
-        scale = np.where(varies, self.deviation, 1.0)  # a constant is only centred
+        scale = np.where(varies, self.deviation, 1.0)  # constants are centred only
         return np.asarray((x - self.mean) / scale, np.float32)
 
 
 def measured(x: Array) -> Scale | None:
-    """The scale of windows (n, ..., channels), by what is finite in them; None if nothing is."""
+    """Returns the scale of the finite values of windows (n, ..., channels); None if there are
+    none."""
     if not x.size:
         return None
     over = tuple(range(x.ndim - 1))
@@ -108,9 +111,9 @@ def measured(x: Array) -> Scale | None:
 
 
 def summed(parts: Iterable[Array]) -> Scale | None:
-    """The same of windows (n, channels, ...) that come in parts. Squares are of deviations from the
-    means of the parts (Chan et al. 1979): the difference of two large sums of squares would have no
-    digit left where the mean is large."""
+    """Returns the scale of windows (n, channels, ...) that come in parts. It sums the squared
+    deviations from the means of the parts (Chan et al. 1979): if the mean is large, the difference
+    of two large sums of squares has no correct digit."""
     count, mean, square = 0.0, 0.0, 0.0
     for part in parts:
         x = np.moveaxis(np.asarray(part, np.float64), 1, -1)
@@ -131,11 +134,11 @@ def summed(parts: Iterable[Array]) -> Scale | None:
 
 
 def finite(x: Array, present: Array) -> tuple[Array, Array]:
-    """A copy of windows (n, ..., channels) whose infinite values are NaN, and which of them are
-    present: not those without a single finite value."""
+    """Returns a copy of windows (n, ..., channels) with NaN in place of infinite values, and which
+    windows are present. A window without any finite value is not."""
     x = np.array(x, dtype=np.float32, order="C")
     with np.errstate(over="ignore", invalid="ignore"):
-        suspect = not np.isfinite(x.sum())  # NaN and Inf survive a sum
+        suspect = not np.isfinite(x.sum())  # one sum is faster than testing every value
     if suspect:
         known = np.isfinite(x)
         present = present & known.any(tuple(range(1, x.ndim)))
@@ -144,13 +147,17 @@ def finite(x: Array, present: Array) -> tuple[Array, Array]:
 
 
 def filled(x: Array, present: Array) -> Array:
-    """Zero where nothing was sensed."""
+    """Replaces what was not sensed by zero."""
     x[~present] = 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(x.sum()):  # NaN and Inf survive a sum
+            return x
     return np.nan_to_num(x, copy=False, nan=0.0)
 
 
 def filled_cloud(x: Array, present: Array) -> Array:
-    """Points (n, points, features): padding repeats a cloud's first point, so that it adds none."""
+    """Fills point clouds (n, points, features): the padding repeats the first point of each cloud
+    and so adds no new point."""
     known = np.asarray(np.isfinite(x).all(2))
     first = x[np.arange(len(x)), known.argmax(1)]
     x = np.where(known[:, :, None], x, first[:, None])

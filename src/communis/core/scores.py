@@ -1,4 +1,4 @@
-"""Scores of one set of predictions. All take whole tensors and return plain floats."""
+"""Scores of one set of predictions. All functions take whole tensors and return floats."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from torch import Tensor
 
 
 def confusion(predicted: Tensor, actual: Tensor, classes: int) -> Tensor:
-    """(classes, classes) counts: row actual, column predicted."""
+    """Returns (classes, classes) counts; rows are actual classes, columns predicted ones."""
     return torch.bincount(actual * classes + predicted, minlength=classes * classes).view(
         classes, classes
     )
 
 
 def probable(logits: Tensor) -> bool:
-    """Whether every row is a distribution over classes. -Inf beside a finite number is one, with a
-    probability of zero; NaN, Inf or nothing but -Inf is none, though `argmax` finds a class."""
+    """Whether every row is a distribution over classes. A row with -Inf and a finite number is one:
+    -Inf is a probability of zero. A row with NaN, with Inf, or with -Inf only is none, although
+    `argmax` finds a class in it."""
     return bool(torch.isfinite(logits.double().softmax(1)).all())
 
 
@@ -25,15 +26,17 @@ def accuracy(table: Tensor) -> float:
 
 
 def f1_by_class(table: Tensor) -> Tensor:
-    """F1 of every class; 0 where it is neither present nor predicted."""
+    """F1 of every class; 0 for classes that are neither present nor predicted."""
     hits = table.diag().double()
     return 2 * hits / (table.sum(0) + table.sum(1)).clamp_min(1)
 
 
 def macro_f1(table: Tensor) -> float:
-    """Mean F1 over the classes that are present or predicted, as scikit-learn does by default."""
+    """Mean F1 over the classes that are present or predicted, as in scikit-learn by default."""
     seen = (table.sum(0) + table.sum(1)) > 0
-    return float(f1_by_class(table)[seen].mean()) if bool(seen.any()) else 0.0
+    if not bool(seen.any()):
+        return 0.0
+    return float(f1_by_class(table)[seen].mean())
 
 
 def nll(logits: Tensor, actual: Tensor) -> float:
@@ -42,20 +45,19 @@ def nll(logits: Tensor, actual: Tensor) -> float:
 
 
 def brier(logits: Tensor, actual: Tensor) -> float:
-    """Mean squared distance between the class probabilities and the truth; 0 best, 2 worst."""
+    """Mean squared distance between the class probabilities and the one-hot truth, from 0 (best) to
+    2."""
     probabilities = logits.double().softmax(1)
     return float((probabilities - F.one_hot(actual, logits.shape[1])).square().sum(1).mean())
 
 
 def ece(logits: Tensor, actual: Tensor, bins: int = 15) -> float:
-    """Expected calibration error of the predicted class, bins of equal width."""
+    """Expected calibration error of the predicted class, with bins of equal width."""
     confidence, predicted = logits.double().softmax(1).max(1)
-    which = (confidence * bins).ceil().long().clamp(1, bins) - 1
+    bin_of = (confidence * bins).ceil().long().clamp(1, bins) - 1
     gap = (predicted == actual).double() - confidence
-    return float(
-        torch.zeros(bins, dtype=torch.double).index_add_(0, which, gap).abs().sum()
-        / max(1, len(actual))
-    )
+    gaps = torch.zeros(bins, dtype=torch.double).index_add_(0, bin_of, gap)
+    return float(gaps.abs().sum() / max(1, len(actual)))
 
 
 def mae(predicted: Tensor, actual: Tensor) -> float:
@@ -69,11 +71,9 @@ def rmse(predicted: Tensor, actual: Tensor) -> float:
 
 
 def mpjpe(predicted: Tensor, actual: Tensor, root: int | None = None) -> float:
-    """Mean distance per joint between poses (B, joints, 3), after moving both to the root joint if
-    one is given."""
+    """Mean distance per joint between poses (B, joints, 3). root: a joint that is moved to the
+    origin in both poses first."""
     if root is not None:
-        predicted, actual = (
-            predicted - predicted[:, root : root + 1],
-            actual - actual[:, root : root + 1],
-        )
+        predicted = predicted - predicted[:, root : root + 1]
+        actual = actual - actual[:, root : root + 1]
     return float((predicted.double() - actual).norm(dim=-1).mean())

@@ -1,9 +1,9 @@
-"""Temporary folders that do not outlive their owner for long.
+"""Temporary folders that are removed even if their owner is killed.
 
-A process that ends removes its own. One that is killed cannot, so each folder holds a file that its
-owner keeps locked: the system releases the lock when the process is gone, whatever ended it, and
-the next process that makes a folder in the same place removes those whose lock is free. A process
-id would not do, because the system gives it to somebody else later.
+A process that ends removes its own folders. A process that is killed cannot, so each folder holds a
+file that its owner keeps locked. The system releases the lock when the process ends in whatever
+way, and the next process that creates a folder in the same place removes those whose lock is free.
+A process id is not enough, because the system reuses it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from types import TracebackType
 
 from communis.core.errors import CommunisError
 
-OWNER = "owner.lock"  # without this file in it, a folder is none of ours and is left alone
-PREFIX = "communis-"  # with a dot before it while the folder is being made
-ABANDONED = 24 * 3600  # seconds after which nobody is making a folder any more
+OWNER = "owner.lock"  # a folder without this file is not one of communis and is left alone
+PREFIX = "communis-"  # preceded by a dot while the folder is being created
+ABANDONED = 24 * 3600  # seconds after which the creation of a folder counts as abandoned
 
 
 class Scratch:
-    """A new folder, removed when it is closed or forgotten, or else when the process ends."""
+    """A new folder, which is removed when the object is closed or deleted or the process ends."""
 
     def __init__(self, home: Path | None = None, variable: str = "TMPDIR") -> None:
-        """home: where the folder is made; the system's temporary folder unless said. variable: of
-        the environment, by which the user can choose another place."""
+        """home: where the folder is created, by default the system's temporary folder. variable:
+        the environment variable with which the user can choose another place."""
         home = home or Path(tempfile.gettempdir())
         sweep(home)
         try:
@@ -57,16 +57,16 @@ class Scratch:
 
 
 def sweep(home: Path) -> None:
-    """Removes the folders there whose owner is gone, those included that were never finished."""
+    """Removes the folders in `home` whose owner has ended, unfinished ones included."""
     for path in [*sorted(home.glob(f"{PREFIX}*")), *sorted(home.glob(f".{PREFIX}*"))]:
         unfinished = path.name.startswith(".")
         if unfinished and not _abandoned(path):  # its owner may be about to take the lock
             continue
         try:
             lock = os.open(path / OWNER, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
-        except OSError:  # no folder of ours, or somebody else's
+        except OSError:  # not a folder of communis, or one of another user
             if unfinished:
-                with suppress(OSError):  # not empty, or not ours to remove
+                with suppress(OSError):  # it is not empty, or belongs to another user
                     path.rmdir()
             continue
         try:
@@ -79,12 +79,12 @@ def sweep(home: Path) -> None:
 def _abandoned(path: Path) -> bool:
     try:
         return time.time() - path.lstat().st_mtime > ABANDONED
-    except OSError:  # finished meanwhile
+    except OSError:  # it was finished in the meantime
         return False
 
 
 def _owned(home: Path) -> tuple[Path, int]:
-    """A new folder and its lock. It gets its name when the lock is taken."""
+    """Returns a new folder and its lock. The folder gets its final name after the lock is taken."""
     made = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=home))
     lock = os.open(made / OWNER, os.O_CREAT | os.O_RDWR, 0o600)
     _lock(lock)
@@ -94,15 +94,16 @@ def _owned(home: Path) -> tuple[Path, int]:
 
 
 def _remove(path: Path, lock: int, owner: int) -> None:
-    """A forked worker has a copy of its parent's folder in memory: it must not remove it."""
+    """Removes the folder, unless this is a forked worker: it has a copy of the parent's object."""
     if os.getpid() == owner:
         shutil.rmtree(path, ignore_errors=True)
         os.close(lock)
 
 
 def _lock(file: int) -> bool:
-    """Whether the lock was free; it is held until this process and all that it forked are gone or
-    have closed the file. Where there are no such locks (Windows), none is ever free."""
+    """Takes the lock if it is free; returns whether it was. The lock is held until this process and
+    all processes that it forked have ended or closed the file. On Windows, which has no such locks,
+    none is ever free."""
     try:
         import fcntl
     except ImportError:

@@ -1,10 +1,11 @@
-"""Which rounds' scores count, as settings and commands name it; `results/selection.py` chooses."""
+"""The names by which settings and commands select the rounds whose scores count.
+`results/selection.py` selects them."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-# The last round; the one with the best mean validation score; every client's own best; or the mean
-# of the last TAIL evaluated rounds; FedAPA's tables evaluate every round.
+# last: the last round; common: the one with the best mean validation score; client: every client's
+# own best; tail: the mean of the last evaluated rounds.
 Select = Literal["last", "common", "client", "tail"]
 SELECTS: tuple[Select, ...] = ("last", "common", "client", "tail")

@@ -1,4 +1,5 @@
-"""Schema: a table of TOML -> a frozen dataclass, with every key and value checked; and back."""
+"""The schema of settings: a TOML table -> a frozen dataclass, with every key and value checked; and
+back."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from communis.core.errors import CommunisError, readable
 from communis.core.plugins import nearest
 
-LARGEST = 2**63  # whole numbers lie below, as TOML has them
-BIGGEST = 3.4e38  # numbers lie below, as models have them
-LONGEST = 4096  # characters of a text
-DEEPEST = 12  # tables and lists within each other
-SAID = 1500  # characters of a refusal
+LARGEST = 2**63  # whole numbers must be smaller, as in TOML
+BIGGEST = 3.4e38  # other numbers must be smaller, as in float32
+LONGEST = 4096  # largest number of characters of a text
+DEEPEST = 12  # largest depth of nested tables and lists
+LONGEST_REFUSAL = 1500  # characters
 NAMES: dict[Any, str] = {
     float: "a finite number",
     int: "a whole number",
@@ -24,42 +25,50 @@ NAMES: dict[Any, str] = {
     bool: "true or false",
     tuple: "a list",
 }
-FORMATTING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # turns text around
+BIDIRECTIONAL = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # reverse text
 
 
 class SchemaError(CommunisError):
-    """A key or value that does not fit; the text names the key, and is one line that can be
-    printed, whatever it quotes."""
+    """The refusal of a key or value. The text names the key; it is one printable line, whatever it
+    quotes."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(readable(text, SAID))
+        super().__init__(readable(text, LONGEST_REFUSAL))
 
 
 def refuse_strange(table: Mapping[str, Any]) -> None:
-    """Refuses what no setting can be, before anybody looks closer: what is too large, and text with
-    control characters."""
+    """Refuses what no setting can be, before the keys are checked: values that are too large, and
+    text with control characters."""
     refuse_endless(table)
     for key, value, _ in _everything(table):
-        if isinstance(value, str) and _steers(value):
+        if isinstance(value, str) and _has_control_characters(value):
             raise SchemaError(f"{key}: a control character in {shown(value)}")
 
 
+def refuse_line_breaks(table: Mapping[str, Any]) -> None:
+    """Refuses text of several lines, in a file from elsewhere whose names are shown in tables: a
+    second line would look like one of the program's own."""
+    for key, value, _ in _everything(table):
+        if isinstance(value, str) and "\n" in value:
+            raise SchemaError(f"{key}: a line break in {shown(value)}")
+
+
 def refuse_endless(table: Mapping[str, Any]) -> None:
-    """Refuses numbers beyond 64 bits, endless text and tables without end."""
+    """Refuses whole numbers over 64 bits, long text and deep tables."""
     for key, value, depth in _everything(table):
         if depth > DEEPEST:
-            raise SchemaError(f"{key}: tables and lists within each other, over {DEEPEST} deep")
+            raise SchemaError(f"{key}: tables and lists are nested over {DEEPEST} deep")
         if isinstance(value, int) and not -LARGEST <= value < LARGEST:
             raise SchemaError(f"{key}: a whole number of over 64 bits")
         if isinstance(value, str) and len(value) > LONGEST:
             raise SchemaError(
-                f"{key}: {len(value)} characters, at most {LONGEST} may be, in {shown(value)}"
+                f"{key}: {len(value)} characters, at most {LONGEST} are allowed, in {shown(value)}"
             )
 
 
 def _everything(table: Mapping[str, Any]) -> Iterator[tuple[str, Any, int]]:
-    """All values with their keys and how deep they lie, and the keys themselves. Without recursion,
-    for the table may be deeper than that reaches."""
+    """Yields all values and all names of keys, each with its full key and its depth. It does not
+    recurse, because the table may be deeper than Python's recursion limit."""
     left: list[tuple[str, Any, int]] = [("", table, 0)]
     while left:
         key, value, depth = left.pop()
@@ -74,12 +83,12 @@ def _everything(table: Mapping[str, Any]) -> Iterator[tuple[str, Any, int]]:
             left += [(f"{key}[{i}]", inner, depth + 1) for i, inner in enumerate(value)]
 
 
-def _steers(text: str) -> bool:
-    return any(unicodedata.category(c) in ("Cc", "Cs") or c in FORMATTING for c in text)
+def _has_control_characters(text: str) -> bool:
+    return any(unicodedata.category(c) in ("Cc", "Cs") or c in BIDIRECTIONAL for c in text)
 
 
 def shown(value: Any) -> str:
-    """A value as a refusal quotes it."""
+    """Returns a value as refusals quote it."""
     try:
         return readable(repr(value), 80)
     except (ValueError, RecursionError):  # a number of thousands of digits
@@ -87,7 +96,8 @@ def shown(value: Any) -> str:
 
 
 def build(kind: Any, table: Mapping[str, Any], where: str) -> Any:
-    """The dataclass `kind` from a table; `where` is the table's key, empty for the whole file."""
+    """Returns the dataclass `kind` made from a table. where: the key of the table; empty for the
+    whole file."""
     hints = get_type_hints(kind)
     known = {f.name: f for f in fields(kind)}
     for key in table:
@@ -115,11 +125,11 @@ def at(where: str, key: str) -> str:
 
 
 def fitted(hint: Any, value: Any, where: str) -> Any:
-    """The value as the declared type, or an error that says what was expected."""
+    """Returns the value in the declared type. An error says what was expected."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Literal and value in arguments:
         return value
-    if origin in (Union, UnionType):  # as the kind it has, or the first that is a table
+    if origin in (Union, UnionType):  # the value's own type, or the first that is a table
         same = [a for a in arguments if type(value) is a or (is_dataclass(a) and _is_table(value))]
         if same:
             return fitted(same[0], value, where)
@@ -165,12 +175,13 @@ def _is_table(value: Any) -> bool:
 
 
 def table_of(thing: Any) -> dict[str, Any]:
-    """The fields of a dataclass."""
+    """Returns the fields of a dataclass by name."""
     return {f.name: getattr(thing, f.name) for f in fields(thing)}
 
 
 def plain(value: Any) -> Any:
-    """What a value is in TOML: dataclasses are tables, tuples lists; what is None is left out."""
+    """Returns a value as TOML has it: dataclasses become tables, tuples become lists, and keys with
+    None are left out."""
     if is_dataclass(value):
         return plain(table_of(value))
     if isinstance(value, Mapping):

@@ -1,8 +1,8 @@
-"""What holds for the command from its first moment: Ctrl-C and SIGTERM while it starts end in one
-line, and no process that it starts imports anything from the folder it is called in.
+"""The start of the command `communis`: Ctrl-C and SIGTERM end it with a one-line message, and the
+processes that it starts import nothing from the working folder.
 
-Importing torch takes seconds, in which Python would answer with a traceback, or with nothing. A
-program that imports communis keeps its own way with both.
+Importing torch takes seconds, during which Python answers a signal with a traceback or not at all.
+A program that imports communis keeps its own signal handlers and its own path.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def begin(as_module: bool) -> None:
-    """as_module: by python -m communis. Signals end in one line until `ready`."""
+    """Sets up the process if it is the command. Until `ready`, a signal ends it with a one-line
+    message. as_module: the command was started by python -m communis."""
     called = os.path.basename(sys.argv[0]) if sys.argv else ""
     if not as_module and called not in ("communis", "communis.exe"):
         return
-    # Workers that are not forked start as python -c, which looks into the working folder first.
+    # Workers that are not forked start as python -c, which searches the working folder first.
     os.environ["PYTHONSAFEPATH"] = "1"
-    if "--multiprocessing-fork" not in sys.orig_argv:  # a worker is called as its parent is
+    if "--multiprocessing-fork" not in sys.orig_argv:  # workers have the name of their parent
         for number in _SIGNALS:
             signal.signal(number, _leave)
 
 
 def ready() -> None:
-    """From here on both signals interrupt the command, which says so itself."""
+    """From now on both signals interrupt the command, which reports it."""
     for number in _SIGNALS:
         if signal.getsignal(number) is _leave:
             signal.signal(number, signal.default_int_handler)
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    """At once: what is half imported cannot be tidied up."""
+    """Ends the process at once: modules that are imported by half cannot be cleaned up."""
     os.write(2, b"stopped before anything was begun\n")
     os._exit(STOPPED)

@@ -1,11 +1,11 @@
-"""State: an immutable mapping from parameter path to tensor, with arithmetic.
+"""State: an immutable mapping from parameter paths to tensors, with arithmetic.
 
-Paths are the sharing vocabulary of the library (`encoders.acc.conv1.weight`, `head.out.bias`).
-Clients own different paths, so arithmetic is key-wise and always keeps the keys of the left
-operand:
+Paths (`encoders.acc.conv1.weight`, `head.out.bias`) name what clients share. Clients own different
+paths, so arithmetic is key-wise, and the result has the keys of the left operand:
 
-* `a + b`, `a - b`: a path that `b` lacks keeps `a`'s value; a path that only `b` has is an error.
-* `a * b`, `a / b`: `b` is a number, or a State that has every path of `a`.
+* `a + b`, `a - b`: a path that `b` lacks keeps the value of `a`; a path that only `b` has is an
+  error.
+* `a * b`, `a / b`: `b` is a number, or a State with every path of `a`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torch import Tensor
 
 
 class HasPaths(Protocol):
-    """A model that knows its parameters and buffers by path (`core.Model`)."""
+    """A model with parameters and buffers by path (`contract.Model`)."""
 
     @property
     def by_path(self) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]: ...
 
 
 class State(Mapping[str, Tensor]):
-    """Tensors by path. Operations return a new State; nothing is changed in place."""
+    """Tensors by path. Operations return a new State and change nothing in place."""
 
     __slots__ = ("_tensors",)
 
@@ -38,8 +38,8 @@ class State(Mapping[str, Tensor]):
         """A copy of the model's parameters, or of its parameters and buffers at `paths`."""
         parameters, buffers = model.by_path
         chosen = parameters if paths is None else paths
-        found = {**parameters, **buffers}
-        return cls({path: found[path].detach().clone() for path in chosen})
+        tensors = {**parameters, **buffers}
+        return cls({path: tensors[path].detach().clone() for path in chosen})
 
     @classmethod
     def buffers(cls, model: HasPaths) -> State:
@@ -53,7 +53,7 @@ class State(Mapping[str, Tensor]):
 
     @torch.no_grad()
     def load_into(self, model: HasPaths) -> None:
-        """The model holds these values (parameters or buffers); its other tensors are untouched."""
+        """Writes these values into the model's parameters and buffers; other tensors stay."""
         parameters, buffers = model.by_path
         unknown = [path for path in self if path not in parameters and path not in buffers]
         if unknown:
@@ -63,10 +63,11 @@ class State(Mapping[str, Tensor]):
             if own.shape != tensor.shape:
                 raise ValueError(f"{path} is {tuple(own.shape)}, got {tuple(tensor.shape)}")
         for path, tensor in self._tensors.items():
-            (parameters[path] if path in parameters else buffers[path]).copy_(tensor)
+            own = parameters[path] if path in parameters else buffers[path]
+            own.copy_(tensor)
 
     def pick(self, paths: Iterable[str]) -> State:
-        """The tensors at those of `paths` that are here, in the order of `paths`."""
+        """The tensors at those of `paths` that this State has, in the order of `paths`."""
         return State({path: self._tensors[path] for path in paths if path in self._tensors})
 
     def zeros(self) -> State:
@@ -76,7 +77,7 @@ class State(Mapping[str, Tensor]):
         return State({path: function(tensor) for path, tensor in self._tensors.items()})
 
     def norm(self) -> Tensor:
-        """The Euclidean norm of all tensors taken as one vector."""
+        """The Euclidean norm of all tensors together, taken as one vector."""
         if not self._tensors:
             return torch.zeros(())
         total: Tensor = torch.stack([t.norm() for t in self._tensors.values()]).norm()

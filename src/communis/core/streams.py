@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,8 @@ class Streams:
     def torch(self, name: str, *ids: int) -> Iterator[None]:
         """Within, torch's own draws (dropout, initialisers) follow this stream; afterwards they go
         on as before."""
+        import torch  # here, because settings need streams, and refusals need no torch
+
         # torch.manual_seed would also queue a call, with its stack, for every absent accelerator.
         generators = [torch.default_generator]
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

@@ -1,9 +1,8 @@
-"""What is predicted: classification, counting, pose, localisation, or several at once.
+"""Prediction tasks: classification, counting, pose, localisation, or several of them at once.
 
-A prediction is one tensor (B, outputs). A target is (B,) int64 for classification and counting and
-(B, columns) float32 otherwise;
-`Several` packs the targets of its tasks side by side as float32 columns and splits predictions in
-the same order.
+A prediction is one tensor (B, outputs). A target is (B,) int64 for classification and counting, and
+(B, columns) float32 otherwise. `Several` holds the targets of its tasks side by side as float32
+columns and splits predictions in the same order.
 """
 
 from __future__ import annotations
@@ -21,15 +20,14 @@ from communis.core import scores
 from communis.core.contract import Score
 from communis.core.pooled import HITS, SAID
 
-CONSTANT = 1e-6  # of the mean: what varies by less is a rounded constant, as float32 has 7 digits
+CONSTANT = 1e-6  # values that vary by less, relative to their mean, are a rounded float32 constant
 
 
 @dataclass(frozen=True)
 class Classification:
-    """One of `classes`. Scores: accuracy, macro-F1, NLL, Brier, ECE; per class F1, and the counts
-    from which the macro-F1 of several clients' windows together is made (metrics/pooled.py). All
-    are NaN if any prediction is no distribution over the classes, so that a model that diverged
-    counts as such."""
+    """One of `classes`. Scores: accuracy, macro-F1, NLL, Brier, ECE; and, per class, F1 and the
+    counts from which the pooled macro-F1 is computed (pooled.py). If any prediction is no
+    distribution over the classes, all scores are NaN, which marks a model that diverged."""
 
     classes: int
     columns = 1  # of a packed target
@@ -54,31 +52,30 @@ class Classification:
         actual, n = self.labels(target), len(target)
         table = scores.confusion(prediction.argmax(1), actual, self.classes)
         by_class, support = scores.f1_by_class(table), table.sum(1)
-        hits, said = table.diag(), table.sum(0)
+        hits = table.diag().tolist()
+        said = table.sum(0).tolist()
+        f1 = by_class.tolist()
+        there = support.tolist()
         return [
             Score("accuracy", scores.accuracy(table), support=n),
             Score("macro_f1", scores.macro_f1(table), support=n),
             Score("nll", scores.nll(prediction, actual), support=n),
             Score("brier", scores.brier(prediction, actual), support=n),
             Score("ece", scores.ece(prediction, actual), support=n),
+            *(Score("f1", f1[c], c, there[c]) for c in range(self.classes) if there[c]),
             *(
-                Score("f1", float(by_class[c]), c, int(support[c]))
-                for c in range(self.classes)
-                if support[c]
-            ),
-            *(
-                Score(name, float(count[c]), c, int(support[c]))
+                Score(name, float(count[c]), c, there[c])
                 for name, count in ((HITS, hits), (SAID, said))
                 for c in range(self.classes)
-                if support[c] or said[c]
+                if there[c] or said[c]
             ),
         ]
 
 
 @dataclass(frozen=True)
 class Counting(Classification):
-    """How many: classification over 0 ... classes - 1 whose scores include the mean absolute
-    error."""
+    """A number from 0 to classes - 1, predicted by classification. The scores include the mean
+    absolute error."""
 
     def _scores(self, prediction: Tensor, target: Tensor) -> Sequence[Score]:
         error = scores.mae(prediction.argmax(1), self.labels(target))
@@ -87,7 +84,7 @@ class Counting(Classification):
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """Targets in metres. Models predict how far they are from `centre`, in units of `scale`."""
+    """Targets in metres. Models predict the difference from `centre` in units of `scale`."""
 
     centre: tuple[float, ...] = ()  # one number per column; empty: 0
     scale: float = 1.0  # metres
@@ -102,8 +99,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Pose(Metric):
-    """Joint positions, (B, joints * 3). Scores: MPJPE with poses moved to the root joint, and
-    absolute."""
+    """Joint positions, (B, joints * 3). Scores: MPJPE relative to the root joint, and absolute."""
 
     joints: int = 17
     root: int = 0
@@ -157,8 +153,8 @@ Single = Classification | Counting | Pose | Localisation
 
 @dataclass(frozen=True)
 class Several:
-    """Named tasks on one model; the loss is the weighted sum. Scores are named `task.metric`;
-    classes are those of the first classification task."""
+    """Named tasks of one model. The loss is their weighted sum. Scores are named `task.metric`.
+    Classes are those of the first classification task."""
 
     names: tuple[str, ...]
     tasks: tuple[Single, ...]
@@ -211,7 +207,7 @@ class Several:
 
 
 def scaled(task: object) -> bool:
-    """Whether anything is counted in units of its spread."""
+    """Whether a target is standardised."""
     parts = task.tasks if isinstance(task, Several) else (task,)
     return any(isinstance(part, Metric) and bool(part.centre) for part in parts)
 
@@ -220,8 +216,9 @@ T = TypeVar("T")
 
 
 def standardised(task: T, target: Tensor) -> T:
-    """The task with its metres counted from the mean of these targets (those of training windows
-    only), in units of their root mean square deviation; classes stay as they are."""
+    """Returns the task with standardised targets: the centre is the mean of these targets, which
+    are those of training windows, and the scale their root mean square deviation. Classes are
+    unchanged."""
     if isinstance(task, Several):
         parts = zip(task.tasks, task._targets(target), strict=True)
         return replace(task, tasks=tuple(standardised(own, part) for own, part in parts))

@@ -4,45 +4,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, overload
 
 from communis.core.contract import Score
 from communis.core.errors import readable
 
-PRIVATE_STATE = "private state: "  # how the reason begins if what a client keeps is not finite
+PRIVATE_STATE = "private state: "  # prefix of the reason if a private state is not finite
 
 
 class Topology(Protocol):
-    """Who hears whom (`topology`). A star has one aggregator, in a graph every client is one.
-    Cohorts are in client order, and so are those who are heard."""
+    """Which aggregator receives whose messages (`topology/`). A star has one aggregator; in a
+    graph, every client is one. Cohorts and their parts are in client order."""
 
     @property
     def broadcast(self) -> bool:
-        """Whether a message is sent once for all who are to hear it."""
+        """Whether a message is sent once for all its receivers."""
 
     def at(self, round: int) -> Topology:
-        """As it is in that round, with that round's losses."""
+        """The topology of a round, with the losses of that round."""
 
     def aggregators(self, clients: int) -> Sequence[int]: ...
 
     def aggregator_of(self, client: int) -> int:
-        """Whose state the client's downlink comes from."""
+        """The aggregator that sends the client its messages."""
 
     def reaches(self, aggregator: int, cohort: Sequence[int]) -> Sequence[int]:
-        """The members of the cohort that send to an aggregator, itself included."""
+        """The members of the cohort that send to an aggregator, including itself."""
 
     def hears(self, aggregator: int, cohort: Sequence[int]) -> Sequence[int]:
-        """Those of them whose message arrives."""
+        """The members of the cohort whose messages arrive at an aggregator."""
 
     def describe(self, clients: int) -> dict[str, Any]:
-        """For people and pictures, as JSON: `edges` are of the first graph, `parts` the clients
-        that all rounds together connect."""
+        """A description in JSON for reports. `edges` are those of the first graph, `parts` the
+        connected components of the union of all rounds."""
 
 
 @dataclass(frozen=True)
 class Ask:
-    """A piece of work for one client."""
+    """A request to one client."""
 
     kind: Literal["train", "after", "evaluate", "whole"]  # whole: evaluate with all sensors
     client: int
@@ -55,35 +55,35 @@ class Ask:
 class Answer:
     client: int
     up: bytes = b""
-    keeps_state: bool = False  # private state of this round was written
-    log: Mapping[str, float] = field(default_factory=dict)  # what the client noted
+    keeps_state: bool = False  # the private state of this round was written
+    log: Mapping[str, float] = field(default_factory=dict)  # diagnostics of the client
     scores: Sequence[Scored] = ()
-    failure: str = ""  # why there is neither message nor state, if the client has none to give
-    unkept: str = ""  # why its private state stays that of before, though there is a message
+    failure: str = ""  # the reason if there is neither a message nor a state
+    unkept: str = ""  # the reason if there is a message, but the private state was not updated
 
     @property
     def failures(self) -> list[tuple[int, str]]:
-        """What went wrong, if anything did, as it goes into the record."""
+        """The failures of the client, as they go into the record."""
         reasons = [reason for reason in (self.failure, self.unkept) if reason]
         return [(self.client, readable(reason)) for reason in reasons]
 
 
 class Backend(Protocol):
-    """The one seam to the world: carries asks to clients and brings their answers, in the order of
-    the asks."""
+    """The only connection to clients: it carries requests to them and returns their answers in the
+    order of the requests."""
 
     def perform(self, asks: Sequence[Ask]) -> Iterator[Answer]: ...
     def commit(self, *checkpoints: Sequence[int]) -> None:
-        """The rounds of the clients' states, -1 for none, in every checkpoint that may be continued
-        from; other versions may go."""
+        """Tells which states the checkpoints need: for each checkpoint, the round of every client's
+        state, or -1 for none. Other versions may be removed."""
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class Link:
-    """Bytes over one link in one round: `payload` is the arrays alone, `framing` what the encoding
-    adds."""
+    """The bytes over one link in one round: `payload` are those of the arrays, `framing` those that
+    the encoding adds."""
 
     sender: int
     receiver: int
@@ -102,9 +102,83 @@ class Scored:
     score: Score
 
 
-def unknown(scored: Scored) -> Scored:
-    """The same without a value."""
-    return replace(scored, score=replace(scored.score, value=math.nan))
+class ScoreColumns(Sequence[Scored]):
+    """Scores column by column. An evaluation has hundreds per client: as objects they would cost
+    more to send and to write than to compute."""
+
+    def __init__(self) -> None:
+        self.client: list[int] = []
+        self.split: list[str] = []
+        self.subset: list[str] = []
+        self.own: list[bool] = []
+        self.metric: list[str] = []
+        self.label: list[int] = []
+        self.support: list[int] = []
+        self.value: list[float] = []
+
+    @classmethod
+    def of(cls, rows: Sequence[Scored]) -> ScoreColumns:
+        """Returns these scores in columns; they themselves if they are."""
+        if isinstance(rows, ScoreColumns):
+            return rows
+        made = cls()
+        for row in rows:
+            made.add(row.client, row.split, row.subset, row.own, [row.score])
+        return made
+
+    def add(self, client: int, split: str, subset: str, own: bool, scores: Sequence[Score]) -> None:
+        """Appends scores of one client, split and subset."""
+        count = len(scores)
+        self.client += [client] * count
+        self.split += [split] * count
+        self.subset += [subset] * count
+        self.own += [own] * count
+        self.metric += [score.metric for score in scores]
+        self.label += [score.label for score in scores]
+        self.support += [score.support for score in scores]
+        self.value += [score.value for score in scores]
+
+    def extend(self, other: ScoreColumns) -> None:
+        """Appends other scores."""
+        for mine, theirs in zip(self.columns(), other.columns(), strict=True):
+            mine.extend(theirs)
+
+    def unknown(self) -> ScoreColumns:
+        """Returns the same scores without their values."""
+        made = ScoreColumns()
+        made.extend(self)
+        made.value = [math.nan] * len(self)
+        return made
+
+    def columns(self) -> list[list[Any]]:
+        """Returns the columns in the order of the table `scores`."""
+        return [
+            self.client,
+            self.split,
+            self.subset,
+            self.own,
+            self.metric,
+            self.label,
+            self.support,
+            self.value,
+        ]
+
+    def __len__(self) -> int:
+        return len(self.client)
+
+    @overload
+    def __getitem__(self, index: int) -> Scored: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Scored]: ...
+
+    def __getitem__(self, index: int | slice) -> Scored | list[Scored]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        score = Score(self.metric[index], self.value[index], self.label[index], self.support[index])
+        return Scored(
+            self.client[index], self.split[index], self.subset[index], self.own[index], score
+        )
 
 
 @dataclass(frozen=True)
@@ -127,6 +201,19 @@ class Noted:
 
 
 @dataclass(frozen=True)
+class Block:
+    """Where the rows of a round lie in the file of a table."""
+
+    start: int  # of the first byte
+    length: int
+    digest: str
+
+    @property
+    def end(self) -> int:
+        return self.start + self.length
+
+
+@dataclass(frozen=True)
 class RoundRecord:
     round: int
     cohort: tuple[int, ...]
@@ -143,8 +230,7 @@ class RoundRecord:
     attack_distance: float = float("nan")  # how far attackers moved aggregates, as a share of them
     refused: tuple[tuple[int, str], ...] = ()  # client, reason
     scores: Mapping[str, float] = field(default_factory=dict)  # means over clients, if evaluated
-    # The digest of each table of the round by its name; None in records of older versions.
-    tables: Mapping[str, str] | None = None
+    tables: Mapping[str, Block] = field(default_factory=dict)  # the rows in the run's folder
 
 
 def not_finite(reason: str) -> bool:

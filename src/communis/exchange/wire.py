@@ -1,10 +1,10 @@
-"""The codec: a declared payload <-> flat named arrays <-> safetensors bytes. No pickle.
+"""The codec: a declared payload <-> flat named arrays <-> safetensors bytes. No pickle is used.
 
-The dataclass is the schema. A field may be a `State` (sent as `field/path`), a `Tensor`, an int,
-float or bool, or a mapping from names to tensors; an optional mapping that is empty is None again.
-`Annotated[Tensor, "classes", "embedding"]` declares a shape by named sizes of the client's card;
-`Annotated[State, "classes"]` is one such tensor for each of the client's modalities, or nothing.
-`decode` builds nothing that was not declared and refuses the rest by name.
+The dataclass is the schema. A field may be a `State` (sent as `field/path`), a `Tensor`, an int, a
+float, a bool, or a mapping from names to tensors; an empty optional mapping is decoded as None.
+`Annotated[Tensor, "classes", "embedding"]` declares a shape by the named sizes of the client's
+card. `Annotated[State, "classes"]` declares one such tensor for each of the client's modalities, or
+none at all. `decode` builds only what is declared and refuses everything else by name.
 """
 
 from __future__ import annotations
@@ -26,14 +26,11 @@ from torch import Tensor
 from communis.core.contract import Card, Method, Sent
 from communis.core.errors import CommunisError
 from communis.core.state import State
+from communis.exchange.limits import MAX_BYTES, MAX_DIMENSIONS, MAX_FIELDS, MAX_HEADER
 
-MAX_BYTES = 1 << 30  # a longer message is refused unread
-MAX_HEADER = 8 << 20  # bytes of names and shapes: those of 80,000 fields
-MAX_FIELDS = 50_000  # a message with more is refused before any of them is built
-MAX_DIMENSIONS = 8
-NOT_FINITE = "holds NaN or Inf"  # how the reason of a refusal names it
+NOT_FINITE = "holds NaN or Inf"  # in the reason of a refusal
 SCALARS = {int: torch.int64, float: torch.float64, bool: torch.bool}
-_NAMES = {  # what a message may hold: numbers that can be checked for NaN and Inf
+_NAMES = {  # types that a message may hold: those that can be checked for NaN and Inf
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -48,7 +45,7 @@ _ROOT = "state"  # the field name under which a payload that is itself a State t
 
 
 class WireError(CommunisError):
-    """A message that was refused; the text says which field and why."""
+    """The refusal of a message; the text names the field and the reason."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +60,14 @@ class Message:
 
 @dataclass(frozen=True)
 class Received:
-    """A message as its receiver has it."""
+    """A message at its receiver."""
 
-    payload: Any  # rebuilt
-    arrays: Mapping[str, Tensor]  # what it was rebuilt from, in the order of `flatten`
+    payload: Any
+    arrays: Mapping[str, Tensor]  # the flat arrays of the payload, in the order of `flatten`
 
 
 def flatten(payload: Any) -> dict[str, Tensor]:
-    """Flat named arrays of a payload, in field order."""
+    """The flat named arrays of a payload, in field order."""
     if payload is None:
         return {}
     if isinstance(payload, State):
@@ -83,23 +80,23 @@ def flatten(payload: Any) -> dict[str, Tensor]:
         elif isinstance(value, Tensor):
             flat[f.name] = value
         elif value is not None:
-            flat[f.name] = torch.tensor(
-                value, dtype=SCALARS[bare(schema(payload.__class__)[f.name])]
-            )
+            kind = bare(schema(payload.__class__)[f.name])
+            flat[f.name] = torch.tensor(value, dtype=SCALARS[kind])
     return flat
 
 
 def identity(tensor: Tensor) -> Hashable:
-    """Equal for tensors of equal content, if they are the same one or small."""
+    """A key by which equal tensors are recognised: by content if they are small, otherwise only if
+    they are the same object."""
     if tensor.numel() > 64:
         return id(tensor)
     return tensor.dtype, tuple(tensor.shape), tensor.detach().cpu().numpy().tobytes()
 
 
 def encode(payload: Any) -> Message:
-    """Bytes of a payload, or of one that is flattened already."""
+    """Encodes a payload, or the flat arrays of one."""
     flat = payload if isinstance(payload, dict) else flatten(payload)
-    # Widest numbers first, so that all are aligned.
+    # The widest numbers come first, so that all are aligned.
     flat = dict(sorted(flat.items(), key=lambda item: (-item[1].element_size(), item[0])))
     arrays = [t.detach().cpu().contiguous().numpy() for t in flat.values()]
     layout = tuple((k, t.dtype, tuple(t.shape)) for k, t in flat.items())
@@ -109,12 +106,13 @@ def encode(payload: Any) -> Message:
 
 @lru_cache(maxsize=256)
 def _header(layout: tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]) -> bytes:
-    """The safetensors header of arrays in this order. Clients send the same layout every round, so
-    it is made once; the library would make it anew, at ten times the cost of the rest."""
+    """The safetensors header of arrays in this order. It is cached, because clients send the same
+    layout in every round, and safetensors would take ten times as long for it as for the rest."""
     entries: dict[str, Any] = {}
     end = 0
     for name, dtype, shape in layout:
-        start, end = end, end + dtype.itemsize * math.prod(shape)
+        start = end
+        end = start + dtype.itemsize * math.prod(shape)
         entries[name] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -124,22 +122,23 @@ def _header(layout: tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]) -> byt
 def decode(
     data: bytes, kind: Any, *, max_bytes: int = MAX_BYTES, device: torch.device | None = None
 ) -> Any:
-    """The payload of type `kind` that `data` holds; WireError if it holds anything else."""
+    """Returns the payload of type `kind` that `data` holds. Raises WireError if it holds anything
+    else."""
     return receive(data, kind, max_bytes=max_bytes, device=device).payload
 
 
 def receive(
     data: bytes, kind: Any, *, max_bytes: int = MAX_BYTES, device: torch.device | None = None
 ) -> Received:
-    """The same with its flat arrays, for those who look at a message array by array."""
+    """Returns the payload with its flat arrays, for checks of single arrays."""
     loaded = load(data, max_bytes=max_bytes, device=device)
     payload = unflatten(dict(loaded), kind)
     return Received(payload, _in_field_order(loaded, kind))
 
 
 def _in_field_order(flat: Mapping[str, Tensor], kind: Any) -> dict[str, Tensor]:
-    """The arrays of a payload of type `kind` in the order in which `flatten` gives them: sums of
-    floats depend on it, and so does which of several broken arrays a refusal names."""
+    """Sorts the arrays of a payload of type `kind` in the order of `flatten`. Sums of floats depend
+    on the order, and so does the array that a refusal names if several are broken."""
     declared = [_ROOT] if kind in (State, None, type(None)) else list(schema(kind))
     place = {name: index for index, name in enumerate(declared)}
     names = sorted(flat, key=lambda name: (place[name.partition("/")[0]], name))
@@ -149,7 +148,7 @@ def _in_field_order(flat: Mapping[str, Tensor], kind: Any) -> dict[str, Tensor]:
 def load(
     data: bytes, *, max_bytes: int = MAX_BYTES, device: torch.device | None = None
 ) -> dict[str, Tensor]:
-    """The flat named arrays that `data` holds."""
+    """Returns the flat named arrays that `data` holds."""
     if len(data) > max_bytes:
         raise WireError(f"message of {len(data)} bytes is over the limit of {max_bytes}")
     _check_header(data)
@@ -157,37 +156,39 @@ def load(
         flat = safetensors.torch.load(data)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise WireError(f"not a readable message: {error}") from None
-    strange = [name for name, tensor in flat.items() if tensor.dtype not in _NAMES]
-    if strange:
-        name = min(strange)
+    foreign = [name for name, tensor in flat.items() if tensor.dtype not in _NAMES]
+    if foreign:
+        name = min(foreign)
         raise WireError(f"{name} is {flat[name].dtype}, which no field may be")
     for name, tensor in flat.items():
         if tensor.ndim > MAX_DIMENSIONS:
-            raise WireError(f"{name} has {tensor.ndim} dimensions, at most {MAX_DIMENSIONS} may be")
+            raise WireError(
+                f"{name} has {tensor.ndim} dimensions; at most {MAX_DIMENSIONS} are allowed"
+            )
     if device is not None and device.type != "cpu":
         flat = {key: tensor.to(device) for key, tensor in flat.items()}
     return dict(flat)
 
 
 def _check_header(data: bytes) -> None:
-    """Refuses a message whose names and shapes alone would take long to read. Of a header that is
-    not sound the library says so itself."""
+    """Refuses a message whose names and shapes alone take long to read. safetensors itself refuses
+    a malformed header."""
     length = int.from_bytes(data[:8], "little")
     if length > MAX_HEADER:
         raise WireError(
             f"not a readable message: its header of {length} bytes is over the limit of "
             f"{MAX_HEADER}"
         )
-    fields = data.count(b"{", 8, 8 + length) - 1  # no name of a field has one, nor any other way
+    fields = data.count(b"{", 8, 8 + length) - 1  # one per field, and one around all
     if fields > MAX_FIELDS:
         raise WireError(
-            f"not a readable message: it has {fields} fields, at most {MAX_FIELDS} may be"
+            f"not a readable message: it has {fields} fields; at most {MAX_FIELDS} are allowed"
         )
 
 
 def unflatten(flat: dict[str, Tensor], kind: Any) -> Any:
-    """The payload of type `kind` from its flat named arrays; the reverse of `flatten`. Empties
-    `flat`."""
+    """Returns the payload of type `kind` with these flat named arrays, and empties `flat`. It is
+    the reverse of `flatten`."""
     if kind is type(None) or kind is None:
         _refuse_rest(flat)
         return None
@@ -201,8 +202,8 @@ def unflatten(flat: dict[str, Tensor], kind: Any) -> Any:
 
 
 def check(received: Received, card: Card, sent: Sent | None = None) -> None:
-    """Refuses NaN and Inf, paths that the client does not own, and shapes that were not declared.
-    sent: what every State must hold."""
+    """Refuses NaN and Inf, paths that the client does not own, and undeclared shapes. sent: the
+    paths that every State must hold."""
     _check_layout(received.payload, card, sent)
     for name in not_finite(received.arrays):
         raise WireError(f"{name} {NOT_FINITE}")
@@ -227,9 +228,9 @@ def _check_layout(payload: Any, card: Card, sent: Sent | None) -> None:
 
 
 def not_finite(flat: Mapping[str, Tensor]) -> list[str]:
-    """The arrays that hold NaN or Inf."""
+    """The names of the arrays that hold NaN or Inf."""
     floats = {k: t for k, t in flat.items() if t.is_floating_point() and t.numel()}
-    # NaN and Inf survive a sum, which is quick; only a suspicion is looked at closely.
+    # The sum of all norms is fast and not finite if any array is not; then each one is examined.
     total = sum(t.item() for t in torch._foreach_norm(list(floats.values()), 1)) if floats else 0.0
     if math.isfinite(total):
         return []
@@ -255,7 +256,7 @@ def schema(kind: Any) -> dict[str, Any]:
 
 
 def bare(hint: Any) -> Any:
-    """The type itself, without annotation and without `| None`."""
+    """The type without its annotation and without `| None`."""
     hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     if get_origin(hint) in (Union, types.UnionType):
         hint = next(a for a in get_args(hint) if a is not type(None))
@@ -280,7 +281,7 @@ def _take(flat: dict[str, Tensor], name: str, hint: Any) -> Any:
         raise WireError(
             f"field {name} is {tensor.dtype} {tuple(tensor.shape)}, expected one {kind.__name__}"
         )
-    return bare(tensor.item())
+    return tensor.item()
 
 
 def _take_mapping(flat: dict[str, Tensor], name: str) -> dict[str, Tensor]:
@@ -296,19 +297,20 @@ def _refuse_rest(flat: Mapping[str, Tensor]) -> None:
 
 
 def extent(sizes: tuple[str | int, ...], card: Card) -> tuple[int, ...]:
-    """A declared shape, in numbers of the client's card."""
+    """A declared shape with the named sizes of the client's card filled in."""
     return tuple(card.sizes[size] if isinstance(size, str) else size for size in sizes)
 
 
 def _check_shape(name: str, tensor: Tensor, sizes: tuple[str | int, ...], card: Card) -> None:
-    if tuple(tensor.shape) != (expected := extent(sizes, card)):
+    expected = extent(sizes, card)
+    if tuple(tensor.shape) != expected:
         raise WireError(f"{name} has shape {tuple(tensor.shape)}, declared {expected}")
     if tensor.dtype is not torch.float32:
         raise WireError(f"{name} is {tensor.dtype}, expected torch.float32")
 
 
 def _check_keys(field_name: str, state: State, sent: Sent, meaning: str) -> None:
-    """Refuses a State that holds other keys than these, or lacks one that is not optional."""
+    """Refuses a State with a key that is not among the sent ones, or without a required one."""
     allowed, optional = frozenset(sent.paths), frozenset(sent.optional)
     for key in [key for key in state if key not in allowed]:
         raise WireError(f"{field_name}/{key} is not {meaning}")

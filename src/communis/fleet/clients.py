@@ -55,6 +55,7 @@ class FleetClients:
         self.method = method
         self.device = torch.device(device)
         self._kits: dict[tuple[Architecture, _Shapes], _Kit] = {}
+        self._kit_like: dict[tuple[Any, ...], _Kit] = {}  # by model, suite and detail
         self._cache: OrderedDict[int, Splits] = OrderedDict()  # least recently used first
         self._cached_bytes = 0
         self._costs: dict[Model, Cost] = {}
@@ -102,9 +103,7 @@ class FleetClients:
         """The initial value of every path that some client owns. Raises an error if clients have
         different shapes for one path."""
         initial: dict[str, torch.Tensor] = {}
-        kits = [self._kit(card.id) for card in self.cards]
-        distinct = {id(kit): kit for kit in kits}
-        for kit in distinct.values():  # without those of `whole`, which no client has
+        for kit in self._own_kits():
             for path in kit.shapes:
                 if path in initial:
                     shape = tuple(initial[path].shape)
@@ -116,10 +115,18 @@ class FleetClients:
     def statistics(self) -> State:
         """The initial value of every statistic that some client has."""
         initial: dict[str, torch.Tensor] = {}
-        for card in self.cards:
-            kit = self._kit(card.id)
+        for kit in self._own_kits():
             initial |= kit.initial.pick(kit.statistics)
         return State({path: initial[path] for path in sorted(initial)})
+
+    def _own_kits(self) -> list[_Kit]:
+        """Returns the distinct kits of the clients, without those of `whole`, which no client
+        has."""
+        distinct: dict[int, _Kit] = {}
+        for card in self.cards:
+            kit = self._kit(card.id)
+            distinct[id(kit)] = kit
+        return list(distinct.values())
 
     def describe(self) -> dict[str, Any]:
         """Returns the description of the fleet that a run's folder keeps."""
@@ -247,18 +254,30 @@ class FleetClients:
             kit.statistics,
         )
 
-    def _architecture(self, id: int) -> Architecture:
+    def _chosen(self, id: int) -> str | Architecture:
+        """Returns the architecture of a client as the fleet names it."""
         models = self.fleet.models
         one_each = len(models) > 1 and id < len(models)  # the pooled client has the first model
-        chosen = models[id] if one_each else models[0]
-        return chosen if isinstance(chosen, Architecture) else architecture(chosen)
+        return models[id] if one_each else models[0]
 
     def _kit(self, id: int, whole: bool = False) -> _Kit:
+        """Returns the kit of a client. It is looked up by what the fleet says of the client: to
+        work out architecture and shapes each time would dominate the start of large fleets."""
+        fleet = self.fleet
+        like: tuple[Any, ...] = (self._chosen(id),)
+        if not whole and id < len(fleet):
+            like = (*like, fleet.suites[id], bool(fleet.coarse and fleet.coarse[id]))
+        if like not in self._kit_like:
+            self._kit_like[like] = self._made_kit(id, whole)
+        return self._kit_like[like]
+
+    def _made_kit(self, id: int, whole: bool) -> _Kit:
         needs = self.method.needs
         everything = whole or needs.all_branches
         if needs.all_branches and any(self.fleet.coarse):
             raise CommunisError("whole = true needs clients with sensors of one detail")
-        kind = self._architecture(id)
+        chosen = self._chosen(id)
+        kind = chosen if isinstance(chosen, Architecture) else architecture(chosen)
         shapes = self.fleet.shapes(len(self.fleet) if everything else id)
         key = kind, tuple(shapes.items())
         if key not in self._kits:

@@ -71,8 +71,13 @@ class Fleet:
             object.__setattr__(self, "client_of", by_owner(self.windows))
         object.__setattr__(self, "suites", [tuple(suite) for suite in self.suites])
         for suite in dict.fromkeys(self.suites):
+            if not suite:
+                raise CommunisError(
+                    f"client {list(self.suites).index(())} has no sensor: give it at least one of "
+                    f"{list(self.windows.modalities)}, or leave the client and its windows out"
+                )
             unknown = [m for m in suite if m not in self.windows.inputs]
-            if unknown or not suite or list(suite) != sorted(set(suite)):
+            if unknown or list(suite) != sorted(set(suite)):
                 raise CommunisError(
                     f"sensors {list(suite)} of a client: expected a sorted choice of "
                     f"{list(self.windows.modalities)}"
@@ -222,7 +227,7 @@ class Fleet:
         struck = self._recorded(rows, self.union) if whole else self._struck(client, rows)
         sensed = {m: self._measured(client, m, rows, *struck[m], whole) for m in struck}
         train_rows = self.windows.split[rows] == TRAIN
-        scales = {m: self._scale(m, x[train_rows & here]) for m, (x, here) in sensed.items()}
+        scales = {m: self._scale(m, x, train_rows & here) for m, (x, here) in sensed.items()}
         train, val, test = self._tensors(rows, sensed, scales)
         vals, tests = [val], [test]
         for outages in () if whole else self.redraws:
@@ -343,12 +348,12 @@ class Fleet:
     def _kind(self, m: Modality) -> Kind:
         return self.windows.kinds.get(m, "series")
 
-    def _scale(self, m: Modality, trained: Array) -> Scale | None:
-        """Returns the scale of a client's own training windows; that of the fleet if it is
-        configured or if the client has no training windows."""
+    def _scale(self, m: Modality, x: Array, trained: Array) -> Scale | None:
+        """Returns the scale of those of a client's windows that are `trained`; that of the fleet if
+        it is configured or if the client has no training windows."""
         if self.normalise == "none":
             return None
-        own = measured(trained) if self.normalise == "client" else None
+        own = measured(x[trained]) if self.normalise == "client" else None
         return own or self._fleet_scale(m)
 
     def _fleet_scale(self, m: Modality) -> Scale | None:

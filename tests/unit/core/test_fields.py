@@ -55,9 +55,9 @@ def test_comments_are_read_whole_wherever_they_stand() -> None:
 
 def test_inherited_fields_keep_their_meaning() -> None:
     found = meanings(FedPer)
-    assert found["lr"] == "learning rate of the local optimiser"
-    assert found["personal"].startswith("path prefixes")
-    assert "instead of by samples" in found["uniform"]
+    assert found["lr"] == "learning rate of the local optimiser, above 0"
+    assert found["personal"].startswith("prefixes of the paths")
+    assert "instead of weighting them by samples" in found["uniform"]
     assert meanings(FedProto)["inference"] != ""
 
 

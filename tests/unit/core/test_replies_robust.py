@@ -13,7 +13,7 @@ from torch import Tensor
 from communis import Plan, Replies, Run, State
 from communis.core.plugins import find
 from communis.core.reductions.median import GeometricMedian
-from communis.core.reductions.rules import RobustConfig
+from communis.core.reductions.settings import RobustConfig
 from communis.core.replies import presence, samples, uniform
 from tests.contract.abilities import SENDING
 from tests.fleets import make, mixed_fleet

@@ -147,6 +147,7 @@ def test_regular_graphs_have_the_degree_they_should_and_are_connected(clients: i
             assert not connected or len(graph.parts(clients)) == 1
 
 
+@pytest.mark.slow
 def test_all_regular_graphs_are_equally_likely() -> None:
     """On six nodes there are 70 cubic graphs: 10 like K33 and 60 prisms, which have triangles. Of
     the graphs of degree 2, 60 are hexagons and 10 two triangles."""

@@ -399,11 +399,16 @@ def test_a_wrong_number_of_models_is_refused_with_both_numbers(count: int) -> No
 
 
 @pytest.mark.parametrize(
-    "suite", [("zz",), (), ("b", "a"), ("a", "a")], ids=["unknown", "none", "unsorted", "twice"]
+    "suite", [("zz",), ("b", "a"), ("a", "a")], ids=["unknown", "unsorted", "twice"]
 )
 def test_sensors_that_no_client_can_have_are_refused(suite: tuple[str, ...]) -> None:
     with pytest.raises(CommunisError, match=r"expected a sorted choice of \['a', 'b'\]"):
         Fleet.of(three(), suites=[("a",), suite, ("b",)])
+
+
+def test_a_client_without_a_sensor_is_refused_with_the_way_out() -> None:
+    with pytest.raises(CommunisError, match=r"client 1 has no sensor: give it at least one of"):
+        Fleet.of(three(), suites=[("a",), (), ("b",)])
 
 
 @pytest.mark.parametrize("length", [4, 11])

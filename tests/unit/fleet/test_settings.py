@@ -572,15 +572,16 @@ def test_padding_adds_no_point_to_a_cloud() -> None:
 
 @pytest.mark.slow
 def test_runs_that_differ_in_partition_do_not_share_a_fleet(tmp_path: Path) -> None:
-    from communis.cli import jobs
+    from communis.cli.jobs import View, carry_out
+    from communis.run.jobs import Home, Job
 
     todo = []
     for by, clients in (("subject", 10), ("virtual", 20)):
         extra = ["partition.per_owner=2"] if by == "virtual" else []
         settings = [f"partition.by={by}", *extra, "run.rounds=1", "run.workers=1"]
         config = bare({"name": "synthetic", "windows": 60}, settings)
-        todo.append((jobs.Job(config, tmp_path / by), clients))
-    jobs.carry_out([job for job, _ in todo], tmp_path, "", True, False)
+        todo.append((Job(config, tmp_path / by), clients))
+    carry_out([job for job, _ in todo], Home(tmp_path), View(quiet=True))
     for job, clients in todo:
         import json
 

@@ -1,15 +1,17 @@
-"""Medians: the coordinate-wise and the geometric one, weighted, for K problems at once.
+"""Medians: the weighted coordinate-wise and geometric median, for K problems at once.
 
-The geometric median minimises F(z) = sum_n p_n |x_n - z|. Only distances matter, so it is looked
-for in at most N dimensions: a QR decomposition of the differences to the coordinate-wise median
-keeps them all, and a whole model is read twice, however many steps there are. A step is the best of
+The geometric median minimises F(z) = sum_n p_n |x_n - z|. F depends on distances only, so the
+search takes place in at most N dimensions: a QR decomposition of the differences from the
+coordinate-wise median preserves all distances. A whole model is therefore read only twice, for any
+number of steps. A step is the better one of
 
-- Weiszfeld's, in the form of Vardi and Zhang (PNAS 2000): it never leads up and does not stick at a
-  point that is not the optimum. Alone it may take thousands of steps;
-- Newton's, or a part of it: near the optimum it doubles the digits.
+- Weiszfeld's step in the form of Vardi and Zhang (PNAS 2000). It never increases F and does not get
+  stuck at a point that is not the optimum, but alone it may take thousands of steps;
+- Newton's step or a fraction of it. Near the optimum it doubles the number of correct digits.
 
-The search starts at the best of the points and of their coordinate-wise median. Only the best point
-can be the optimum, and once F is below it no point is met again: no distance has to be smoothed.
+The search starts at the best one of the points and of their coordinate-wise median. Of the points,
+only the best one can be the optimum; once F is lower, the search meets no point again. Distances
+therefore need no smoothing.
 """
 
 from __future__ import annotations
@@ -20,16 +22,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-BLOCK = 2**18  # numbers that are worked on in double precision at a time
-SAME = 1e-6  # shares of the weight that differ by less are equal: weights come in float32
-MEETS = 1e-12  # a point is met within this part of its distance from the coordinate-wise median
-HALVINGS = 12  # of Newton's step that are tried
-RIDGE = 1e-9  # keeps Newton's step finite where the points are on a line
+BLOCK = 2**18  # numbers that are processed in double precision at a time
+SAME = 1e-6  # shares of the weight that differ by less are equal, because weights are float32
+MEETS = 1e-12  # z meets a point within this part of the point's distance from the origin
+HALVINGS = 12  # fractions of Newton's step that are tried
+RIDGE = 1e-9  # keeps Newton's step finite if all points lie on a line
 
 
 @dataclass(frozen=True)
 class CoordinateMedian:
-    """Every coordinate by itself; if two values are in the middle, their mean."""
+    """The median of every coordinate; with two values in the middle, their mean."""
 
     def __call__(self, points: Tensor, weights: Tensor) -> Tensor:
         share = shares(weights)
@@ -38,10 +40,10 @@ class CoordinateMedian:
 
 @dataclass(frozen=True)
 class GeometricMedian:
-    """The point with the least mean distance from the others."""
+    """The point with the least weighted mean distance from all points."""
 
-    steps: int = 50  # at most
-    tolerance: float = 1e-6  # the last step is shorter, in harmonic means of the distances
+    steps: int = 50  # maximum number
+    tolerance: float = 1e-6  # length of the last step, relative to the harmonic mean of distances
 
     def __call__(self, points: Tensor, weights: Tensor) -> Tensor:
         share = shares(weights)
@@ -55,27 +57,27 @@ class GeometricMedian:
 
 
 def blocks(points: Tensor) -> Iterator[Tensor]:
-    """(N, K, D) in double precision, as many coordinates at a time as fit."""
+    """Yields (N, K, D) in double precision, in blocks of coordinates."""
     n, k, d = points.shape
     width = max(1, BLOCK // (n * k))
     return (points[..., first : first + width].double() for first in range(0, d, width))
 
 
 def shares(weights: Tensor) -> Tensor:
-    """(N, K) weights as shares of their problem's sum; zero where nobody has any."""
+    """Returns (N, K) weights as shares of the sum for each problem; 0 if the sum is 0."""
     weights = weights.double()
     return weights / _or_one(weights.sum(0))
 
 
 def combined(points: Tensor, share: Tensor) -> Tensor:
-    """sum_n share_nk x_nk: (N, K, D), (N, K) -> (K, D)."""
+    """Returns sum_n share_nk x_nk: (N, K, D), (N, K) -> (K, D)."""
     parts = [torch.einsum("nkd,nk->kd", block, share) for block in blocks(points)]
     return torch.cat(parts, -1).to(points.dtype)
 
 
 def middle(block: Tensor, share: Tensor) -> Tensor:
-    """The weighted coordinate-wise median: the mean of the lowest value with at least half of the
-    weight up to it and the lowest with more than half."""
+    """Returns the weighted coordinate-wise median: the mean of the lowest value up to which there
+    is at least half of the weight, and the lowest value up to which there is more than half."""
     x, order = block.sort(0)
     below = share[..., None].expand_as(x).gather(0, order).cumsum(0)
     last = len(x) - 1
@@ -86,9 +88,8 @@ def middle(block: Tensor, share: Tensor) -> Tensor:
 
 
 def flattened(points: Tensor, share: Tensor) -> Tensor:
-    """(K, N, at most N): up to scale, points with the same distances from each other and from the
-    origin as the given ones from each other and from their coordinate-wise median. Who has no
-    weight is put at the origin."""
+    """Returns points (K, N, at most N) with the same distances, up to a factor, as the given ones.
+    The coordinate-wise median becomes the origin. Points without weight are placed there."""
     n, k, _ = points.shape
     r = torch.zeros(k, 0, n, dtype=torch.double)
     for block in blocks(points):
@@ -98,8 +99,8 @@ def flattened(points: Tensor, share: Tensor) -> Tensor:
 
 
 def start(y: Tensor, p: Tensor) -> Tensor:
-    """The best point, unless the coordinate-wise median (the origin) is as good: between two equal
-    halves on a line it is the middle of many optima."""
+    """Returns the best point, unless the coordinate-wise median (the origin) is as good: between
+    two equal halves on a line, it is the middle of the optima."""
     size = y.norm(dim=-1)
     apart = torch.cdist(y, y, compute_mode="donot_use_mm_for_euclid_dist") + size[:, None]
     change = (size**2)[..., None] - 2 * y @ y.mT
@@ -110,20 +111,22 @@ def start(y: Tensor, p: Tensor) -> Tensor:
 
 
 def rise(y: Tensor, p: Tensor, old: Tensor, new: Tensor) -> Tensor:
-    """F(new) - F(old), (..., K). By differences of squares: where a point is at 1e30, two sums of
-    distances have no digit left for the others."""
-    a, b = (y - z[..., None, :] for z in (old, new))
+    """Returns F(new) - F(old), (..., K). It is computed from differences of squares: if a point is
+    at 1e30, the two sums of distances have no digit left for the other points."""
+    a = y - old[..., None, :]
+    b = y - new[..., None, :]
     change = ((a + b) * (old - new)[..., None, :]).sum(-1)
     return (p * change / _or_one(a.norm(dim=-1) + b.norm(dim=-1))).sum(-1)
 
 
 def step(y: Tensor, p: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-    """From z (K, d) to where F is lower, or as low, for points y (K, N, d) with shares p (K, N);
-    and how far that is, (K,), over the harmonic mean of the distances. Away from a point the first
-    step is short, however far it is to go: it counts as one more."""
+    """Returns a point where F is not higher than at z (K, d), for points y (K, N, d) with shares p
+    (K, N), and the length (K,) of the step, relative to the harmonic mean of the distances. The
+    first step away from a point is short, whatever the distance to the optimum; 1 is added to its
+    length."""
     a, unit, free = pulls(y, p, z)
     total = _or_one(a.sum(-1, keepdim=True))
-    pull = (p[..., None] * unit).sum(1)  # minus the gradient, but for points at z
+    pull = (p[..., None] * unit).sum(1)  # minus the gradient, without points at z
     weiszfeld = z + free[:, None] / total * pull
     curvature = (1 + RIDGE) * total[..., None] * torch.eye(y.shape[-1], dtype=y.dtype)
     curvature = curvature - (a[..., None] * unit).mT @ unit
@@ -136,8 +139,9 @@ def step(y: Tensor, p: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pulls(y: Tensor, p: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Weiszfeld's a_n = p_n / |y_n - z| and the directions (y_n - z) / |y_n - z|, both 0 for points
-    at z; and what those points leave of the others' pull, 1 - p(z) / |pull|, if anything."""
+    """Returns Weiszfeld's a_n = p_n / |y_n - z| and the directions (y_n - z) / |y_n - z|, both 0
+    for points at z, and the part max(0, 1 - p(z) / |pull|) of the others' pull that exceeds the
+    weight of the points at z."""
     gap = y - z[:, None]
     distance = gap.norm(dim=-1)
     away = distance > MEETS * y.norm(dim=-1)
@@ -149,11 +153,12 @@ def pulls(y: Tensor, p: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def mixture(y: Tensor, p: Tensor, z: Tensor) -> Tensor:
-    """(K, N): the shares of the points in z, by a last step of Weiszfeld's."""
+    """Returns (K, N) shares with which the points sum up to z, by a last step of Weiszfeld's."""
     a, _, free = pulls(y, p, z)
-    here = p.where(a == 0, 0)
-    a, here = (part / _or_one(part.sum(-1, keepdim=True)) for part in (a, here))
-    return free[:, None] * a + (1 - free[:, None]) * here
+    at_z = p.where(a == 0, 0)
+    a = a / _or_one(a.sum(-1, keepdim=True))
+    at_z = at_z / _or_one(at_z.sum(-1, keepdim=True))
+    return free[:, None] * a + (1 - free[:, None]) * at_z
 
 
 def _or_one(divisor: Tensor) -> Tensor:

@@ -22,12 +22,16 @@ from communis.core.errors import CommunisError
 from communis.core.replies import Replies, Weight, uniform
 from communis.core.state import State
 from communis.exchange import wire
+from communis.exchange.privacy import accountant
 from communis.exchange.privacy.accountant import split
-from communis.exchange.privacy.guard import Flat, Spending, change_of, clip, normal, rounded
+from communis.exchange.privacy.guard import Flat, change_of, clip, normal, rounded
 from communis.exchange.privacy.messages import blank
+from communis.exchange.privacy.settings import PrivacyConfig
+from communis.exchange.privacy.spending import Spending
 
 U = TypeVar("U")
 V = TypeVar("V", State, Tensor, float)
+MOST_ROUNDS = 1_000_000  # for which noise is computed from epsilon
 UNTOLD = 2**30  # windows; more than any client has, so that no count is refused as too high
 
 
@@ -96,6 +100,31 @@ class Central:
             below += count_noise * generator.standard_normal()
             next_bound = bound * math.exp(-self.rate * (below / expected + 0.5 - self.quantile))
         return Released(noised, next_bound, clipped)
+
+
+def central_of(settings: PrivacyConfig, rounds: int, participation: float) -> Central | None:
+    """Returns the mechanism of the server, or None with other modes."""
+    if settings.mode != "central":
+        return None
+    if not settings.noise and rounds > MOST_ROUNDS:
+        raise CommunisError(
+            f"mode = 'central' with epsilon is possible for {MOST_ROUNDS:,} rounds at most, "
+            f"got run.rounds = {rounds:,}: lower it, or give noise instead of epsilon"
+        )
+    spending = settings.spending(rounds)
+    z = settings.noise
+    if not z:
+        z = accountant.noise_for(
+            settings.epsilon,
+            settings.delta,
+            participation,
+            max(1, rounds),
+            settings.accountant,
+            [spending.weight(round) for round in range(1, max(1, rounds) + 1)],
+        )
+    if not settings.adaptive:
+        return Central(z, settings.clip, participation, spending)
+    return Central(z, settings.clip, participation, spending, settings.quantile, settings.clip_rate)
 
 
 @dataclass(frozen=True)

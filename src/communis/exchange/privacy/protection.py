@@ -1,4 +1,4 @@
-"""A run's privacy at work: who may take part, what a round costs, what is written down of it."""
+"""The privacy of a run: which clients may take part, what a round costs, and the account of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from communis.core.contract import Card, DownMessage, FleetView
+from communis.core import diagnostics
+from communis.core.contract import SERVER, Card, DownMessage, FleetView
 from communis.core.errors import CommunisError
 from communis.core.groups import group_of
 from communis.core.replies import Replies, Rule
@@ -18,32 +19,30 @@ from communis.core.tasks import scaled
 from communis.exchange import wire
 from communis.exchange.messages import Noted
 from communis.exchange.privacy import accountant, gaussian
-from communis.exchange.privacy.central import NoisedReplies, Released, blind, layout
+from communis.exchange.privacy.central import (
+    Central,
+    NoisedReplies,
+    Released,
+    blind,
+    central_of,
+    layout,
+)
+from communis.exchange.privacy.guard import guard_of
 from communis.exchange.privacy.messages import fractions, mechanism_of
-from communis.exchange.privacy.settings import PrivacyConfig
+from communis.exchange.privacy.settings import PrivacyConfig, Setting
 from communis.fleet.clients import FleetClients
 
-SERVER = -1
 UNDECLARED = "fields that nobody declared"  # the part of all names that a client made up
 
-# What a checkpoint keeps: mu^2 of every client, and the rounds whose cost the log must have.
+# What a checkpoint keeps: mu^2 of every client, the rounds whose cost the log must have, and the
+# number of arrays that privacy.json must name.
 SPENT, PAID = "privacy:spent", "privacy:rounds"
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What privacy has to know of a run."""
-
-    rounds: int
-    participation: float  # central: the probability of every client's coin
-    share: float  # of the clients that are in a round, where their number is fixed
-    by_number: bool  # that number is given, as run.cohort
-    star: bool
-    rule: bool  # something stands in for means
+SEEN = "privacy:arrays"
 
 
 class Protection:
-    """Changes from round to round: what clients have spent and, if it adapts, the bound C."""
+    """Its state changes from round to round: the budgets that clients have spent and, if it is
+    adaptive, the bound C."""
 
     def __init__(
         self,
@@ -51,9 +50,12 @@ class Protection:
         fleet: FleetClients,
         setting: Setting,
     ) -> None:
-        self.settings, self._fleet, self._setting = settings, fleet, setting
-        cards, method = fleet.cards, fleet.method
-        self._method = method
+        self.settings = settings
+        self._fleet = fleet
+        self._setting = setting
+        self._method = fleet.method
+        cards = fleet.cards
+        method = fleet.method
         *_, self._up = wire.payload_types(type(method))
         self._mechanism = mechanism_of(self._up)
         self._private = settings.mode in ("local", "central")
@@ -62,9 +64,10 @@ class Protection:
         self._trainers = [self.cards[i] for i in fleet.trainers]
         settings.check(len(self._trainers))
         self._refuse()
-        self.guard = settings.guard(self._covered(), setting.rounds, setting.share)
-        sends = self._up not in (None, type(None))
-        self.central = settings.central(setting.rounds, setting.participation) if sends else None
+        self.guard = guard_of(settings, self._covered(), setting.rounds, setting.share)
+        self.central: Central | None = None
+        if self._up not in (None, type(None)):
+            self.central = central_of(settings, setting.rounds, setting.participation)
         self._layout = layout(self._up, self._trainers, method.sends) if self.central else None
         self._spent = np.zeros(len(cards))  # mu^2 of every client
         self.paid: list[int] = []  # the rounds whose cost is in the log
@@ -78,43 +81,47 @@ class Protection:
             )
         self._left: dict[str, tuple[int, bool]] = {}  # every array that left a client: how many
         # numbers, and whether they are fractions
+        self._written = dict(self._left)  # what of it the run's folder has
 
     @property
     def view(self) -> FleetView:
-        """The fleet as the server may see it."""
+        """The fleet as the server sees it."""
         return _View(self._fleet, self.cards, self.settings.mode != "none")
 
     def rehearse(self, server: Any) -> None:
-        """Raises what a method that this privacy does not suit would raise in its first round."""
+        """Raises the error that a method without support for this privacy would raise in its first
+        round."""
         down = self._method.down(server, self._trainers[0])
         paper = self._mechanism if self.settings.mode == "paper" else None
         if paper and not any(key.startswith(f"{paper.field}/") for key in wire.flatten(down)):
             raise CommunisError(
-                f"privacy.mode = paper noises {paper.symbol}, which this fleet's models have not: "
-                f"{paper.mend}, or mode = local"
+                f"privacy.mode = paper noises {paper.symbol}, which this fleet's models do not "
+                f"have: {paper.mend}, or mode = local"
             )
         shaped = self.guard is not None and self.guard.kappa != 1
         named = isinstance(down, DownMessage) and bool(down.subspace(self._method))
         if shaped and not named:
             plain = "privacy.kappa = 1" if paper else "privacy.mechanism = gaussian"
             raise CommunisError(
-                f"{type(self._method).__name__} with these settings names no subspace that noise "
-                f"could spare: set {plain}"
+                f"{type(self._method).__name__} with these settings has no subspace that could get "
+                f"less noise: set {plain}"
             )
         if self._layout is not None:
             zeros = {key: torch.zeros_like(t) for key, t in self._layout.zeros.items()}
             self._method.aggregate(server, self._noised(self._reference(server), zeros))
 
     def over(self, round: int, paying: Sequence[int] = ()) -> bool:
-        """Whether everything that may be spent is spent before this round. paying: who takes part
-        in the one before, which is not over yet."""
+        """Whether the whole budget is spent before this round. paying: the clients in the round
+        before, which is not over yet."""
         if self.central is not None:
             return round > self._last
+        if not self._limited:
+            return False
         everybody = [card.id for card in self._trainers]
-        return self._limited and not self.able(everybody, round, paying)
+        return not self.able(everybody, round, paying)
 
     def able(self, clients: Sequence[int], round: int, paying: Sequence[int] = ()) -> list[int]:
-        """Those who can still afford this round."""
+        """The clients whose budget is sufficient for this round."""
         if self.guard is None or not self._limited:
             return list(clients)
         limit = gaussian.mu_of(self.settings.epsilon, self.settings.delta) ** 2
@@ -130,39 +137,49 @@ class Protection:
         rule: Rule | None,
         round: int,
     ) -> Replies[Any]:
-        """What an aggregator sees of its clients' messages."""
+        """The messages of clients as an aggregator may see them."""
         if self.central is None or self._layout is None:
             return Replies([(card, message.payload) for card, message in received], rule)
         sent = [message.arrays for _, message in received]
         noise = self._fleet.streams.generator("privacy", round)
         reference = self._reference(server)
         released = self.central.release(sent, reference, self._layout, self._clip, round, noise)
-        self._released = self._released or released  # the round's own; others ask "what if"
+        self._released = self._released or released  # later calls of a round are comparisons
         return self._noised(reference, released.total)
 
-    def spend(self, cohort: Sequence[int], round: int) -> list[Noted]:
-        """A round is over: what it cost, for the log. Who was asked has paid, heard or not."""
+    def begin_round(self) -> None:
+        """Forgets what a round left behind that failed."""
+        self._released = None
+
+    def costs(self, cohort: Sequence[int], round: int) -> list[Noted]:
+        """What a round costs, for the log. Who was asked pays, heard or not."""
         if self.guard is not None:
             mu = self.guard.mu(round)
-            self._spent[list(cohort)] += mu**2
-            self.paid += [round] if cohort else []
-            return [Noted(client, "privacy/mu", mu) for client in cohort]
+            return [Noted(client, diagnostics.PRIVACY_MU.name, mu) for client in cohort]
         if self.central is None or self._released is None:
             return []
         found = {
-            "z": self.central.z_of(round),
-            "q": self.central.q,
-            "clip": self._clip,
-            "clipped": self._released.clipped / max(1, len(cohort)),
+            diagnostics.PRIVACY_Z: self.central.z_of(round),
+            diagnostics.PRIVACY_Q: self.central.q,
+            diagnostics.PRIVACY_CLIP: self._clip,
+            diagnostics.PRIVACY_CLIPPED: self._released.clipped / max(1, len(cohort)),
         }
-        self._clip, self._released = self._released.clip, None
-        self.paid.append(round)
-        return [Noted(SERVER, f"privacy/{name}", value) for name, value in found.items()]
+        return [Noted(SERVER, what.name, value) for what, value in found.items()]
+
+    def pay(self, cohort: Sequence[int], round: int) -> None:
+        """The round is over and in the log. A round that fails is done again, and paid for once."""
+        if self.guard is not None:
+            self._spent[list(cohort)] += self.guard.mu(round) ** 2
+            self.paid += [round] if cohort else []
+        elif self._released is not None:
+            self._clip = self._released.clip
+            self._released = None
+            self.paid.append(round)
 
     @property
     def mechanisms(self) -> tuple[object, ...]:
-        """What tells one protection from another: a run that spreads its budget over more rounds is
-        another run."""
+        """The mechanisms of the run, which are part of its identity: a run that spreads its budget
+        over more rounds is another run."""
         return self.guard, self.central
 
     @property
@@ -174,6 +191,7 @@ class Protection:
         return {
             SPENT: torch.from_numpy(self._spent.copy()),
             PAID: torch.tensor(self.paid, dtype=torch.int64),
+            SEEN: torch.tensor(len(self._written)),
             "privacy:clip": clip,
         }
 
@@ -184,12 +202,18 @@ class Protection:
             self._spent = tensors.pop(SPENT).numpy().copy()
             self.paid = tensors.pop(PAID).tolist()
             self._clip = float(tensors.pop("privacy:clip"))
+            seen = tensors.pop(SEEN, None)  # older versions did not count them
+            if seen is not None and len(self._left) < int(seen):
+                raise CommunisError(
+                    f"privacy.json names {len(self._left)} arrays that left the clients, but the "
+                    f"checkpoint counts {int(seen)}: it is an older copy; put back the last one, "
+                    "or begin anew in another folder"
+                )
 
     def see(self, sent: Mapping[int, wire.Received], sound: Collection[int]) -> bool:
-        """Looks at what left the clients; whether there was anything new to write down. sound: the
-        clients whose messages were checked. Names in others may be anything and any number: those
-        that the client's card does not have are one entry of their field."""
-        before = dict(self._left)
+        """Looks at what left the clients; whether the folder lacks any of it. sound: the clients
+        whose messages were checked. Names in others may be anything and any number: those that the
+        client's card does not have are one entry of their field."""
         for client, message in sent.items():
             made_up: dict[str, int] = {}  # by field: how many numbers
             for key, t in message.arrays.items():
@@ -203,7 +227,11 @@ class Protection:
             for field, numbers in made_up.items():  # the most in one message
                 most, _ = self._left.get(field, (0, True))
                 self._left[field] = max(most, numbers), True
-        return self._left != before
+        return self._left != self._written
+
+    def written(self) -> None:
+        """The account is in the run's folder."""
+        self._written = dict(self._left)
 
     def account(self, ended: int = 0) -> dict[str, Any]:
         """What the run's folder keeps: what was promised, what left the clients, what of
@@ -245,7 +273,7 @@ class Protection:
         return [self._mechanism.field]
 
     def _uncovered(self, name: str, fraction: bool) -> str:
-        """Why an array of that field is not covered; empty if it is."""
+        """The reason why an array of the field is not covered; empty if it is."""
         if not fraction:
             return "whole numbers take no Gaussian noise"
         if self.central is not None or (self.guard is not None and name in self.guard.blocks):
@@ -255,7 +283,7 @@ class Protection:
         return "sent in clear"
 
     def _leaks(self) -> list[str]:
-        """What else a client gives away, whatever is noised."""
+        """What a client reveals in other ways than by its messages."""
         fleet = self._fleet.fleet
         borrowed = fleet.borrowed
         found = {
@@ -280,46 +308,51 @@ class Protection:
         return [why for why, so in found.items() if so]
 
     def _refuse(self) -> None:
-        """What central privacy cannot go together with."""
+        """Refuses what is incompatible with the privacy mode."""
         if self.settings.mode == "none" or not self._method.needs.raw_data:
             reasons = {
-                "cohort draws a fixed number of clients, but central privacy is reckoned for coins "
-                "tossed for each: use run.participation": self._setting.by_number,
-                "in a graph nobody is trusted with everybody's messages: use mode = local, or a "
-                "star": not self._setting.star,
-                "[robust] looks at single messages: use mode = local, or the mean": (
+                "cohort draws a fixed number of clients, but the guarantee needs clients that are "
+                "drawn independently: use run.participation": self._setting.by_number,
+                "in a graph, no node is trusted with the messages of all clients: use mode = "
+                "local, or a star": not self._setting.star,
+                "[robust] needs single messages: use mode = local, or the mean": (
                     self._setting.rule
                 ),
             }
-            for why, so in reasons.items():
-                if so and self.settings.mode == "central":
+            for why, applies in reasons.items():
+                if applies and self.settings.mode == "central":
                     raise CommunisError(f"privacy.mode = central: {why}")
             return
         raise CommunisError(
-            f"{type(self._method).__name__} hands over raw data: privacy.mode = "
+            f"the clients of {type(self._method).__name__} hand over raw data: privacy.mode = "
             f"{self.settings.mode} could not protect anything"
         )
 
     def _last_round(self) -> int:
-        """The last round of central privacy before epsilon is spent."""
-        s, central = self.settings, self.central
+        """The last round before epsilon is spent, with central privacy."""
+        s = self.settings
+        central = self.central
         if central is None or not (s.epsilon and s.noise):
             return self._setting.rounds
         every = [(central.q, central.z_of(r)) for r in range(1, self._setting.rounds + 1)]
-        low, high = 0, len(every)
+        low = 0
+        high = len(every)
         while low < high:
             middle = (low + high + 1) // 2
             enough = accountant.epsilon_of(every[:middle], s.delta, s.accountant) <= s.epsilon
-            low, high = (middle, high) if enough else (low, middle - 1)
+            if enough:
+                low = middle
+            else:
+                high = middle - 1
         return low
 
     def _reference(self, server: Any) -> dict[str, Tensor]:
-        """What clients received, of which they send changes: the same for all."""
-        one_of_a_kind = {id(card.params): card for card in self._trainers}
-        found: dict[str, Tensor] = {}
-        for card in one_of_a_kind.values():
-            found |= wire.flatten(self._method.down(server, card))
-        return found
+        """The arrays that clients received, relative to which they send changes."""
+        one_of_each_model = {id(card.params): card for card in self._trainers}
+        arrays: dict[str, Tensor] = {}
+        for card in one_of_each_model.values():
+            arrays |= wire.flatten(self._method.down(server, card))
+        return arrays
 
     def _noised(
         self, reference: Mapping[str, Tensor], total: Mapping[str, Tensor]
@@ -330,18 +363,18 @@ class Protection:
 
 
 def _declared(key: str, card: Card) -> bool:
-    """Whether a name in a message that could be read, so that its field is one of the method's, is
-    one that the client's card has."""
+    """Whether a name in a readable message, whose field the method therefore has, is one that the
+    client's card has."""
     _, mapped, path = key.partition("/")
     return not mapped or path in card.shapes or path in card.modalities
 
 
 @dataclass(frozen=True)
 class _View:
-    """A fleet as its server sees it."""
+    """The fleet as its server sees it."""
 
     fleet: FleetView
-    cards: Sequence[Card]  # blind: they do not say how many windows a client has
+    cards: Sequence[Card]  # without numbers of windows, if privacy hides them
     noised: bool
 
     def __getattr__(self, name: str) -> Any:

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from communis.core.contract import SERVER
 from communis.core.errors import CommunisError
+from communis.core.names import SERVER
 from communis.core.streams import Streams
 
 NEIGHBOURS = -2  # the receiver of a broadcast, in link records

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from communis.core.errors import CommunisError
 from communis.core.streams import Streams
-from communis.exchange.messages import Topology
 from communis.exchange.topology.network import UNSEEDED, Edges, Graph, Star
 from communis.exchange.topology.shapes import complete, custom, erdos_renyi, hub, regular, ring
+
+if TYPE_CHECKING:
+    from communis.exchange.messages import Topology
 
 Kind = Literal["star", "complete", "ring", "regular", "erdos_renyi", "hub", "edges"]
 DRAWN = ("regular", "erdos_renyi")

@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 
 from communis.core.arrays import Array
-from communis.core.contract import Modality
 from communis.core.errors import CommunisError
+from communis.core.names import Modality
 from communis.core.streams import Streams
 from communis.data.recordings.shares import apportioned
 from communis.fleet.availability.nonempty import nonempty_subset
@@ -48,8 +48,13 @@ def cast(
 ) -> list[Role]:
     """Returns the role of every client."""
     for role in roles:
+        if not role.modalities:
+            raise CommunisError(
+                "role with modalities []: clients need a sensor; name at least one of "
+                f"{sorted(modalities)}, or leave the role out"
+            )
         unknown = [m for m in role.modalities if m not in modalities]
-        if unknown or not role.modalities:
+        if unknown:
             raise CommunisError(
                 f"role with modalities {list(role.modalities)}: the data have {sorted(modalities)}"
             )

@@ -14,8 +14,8 @@ from typing import Literal, get_args
 import numpy as np
 
 from communis.core.arrays import Array
-from communis.core.contract import Modality
 from communis.core.errors import CommunisError
+from communis.core.names import Modality
 from communis.core.streams import Streams
 from communis.fleet.availability.nonempty import nonempty_subset
 

@@ -133,6 +133,8 @@ def without_source(profiles: Mapping[str, DeviceProfile]) -> dict[str, dict[str,
 
 def load(path: Path) -> dict[str, DeviceProfile]:
     """Returns the profiles of a TOML file by name."""
+    if path.exists() and not path.is_file():  # a device such as /dev/zero never ends
+        raise CommunisError(f"{path}: expected a TOML file with device profiles, this is no file")
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -9,14 +9,9 @@ import torch
 from torch import Tensor
 
 from communis import CommunisError, Replies, State
-from communis.core.reductions.rules import (
-    CoordinateMedian,
-    GeometricMedian,
-    Krum,
-    MultiKrum,
-    RobustConfig,
-    TrimmedMean,
-)
+from communis.core.reductions.median import CoordinateMedian, GeometricMedian
+from communis.core.reductions.rules import Krum, MultiKrum, TrimmedMean
+from communis.core.reductions.settings import RobustConfig
 from communis.core.replies import Rule, samples, uniform
 from communis.core.streams import Streams
 from tests.unit.small import card

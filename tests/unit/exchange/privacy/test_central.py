@@ -70,7 +70,7 @@ def test_the_layout_is_that_of_all_clients() -> None:
 def test_messages_that_cannot_be_noised_are_refused() -> None:
     with pytest.raises(CommunisError, match=r"whole numbers \(n\)"):
         layout(Counted, CARDS, lambda c: Sent(list(c.params)))
-    with pytest.raises(CommunisError, match="extent of field t is not declared"):
+    with pytest.raises(CommunisError, match="shape of field t is not declared"):
         layout(Undeclared, CARDS, lambda c: Sent(list(c.params)))
 
 

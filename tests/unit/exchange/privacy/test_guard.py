@@ -11,8 +11,9 @@ from torch import Tensor
 
 from communis import CommunisError
 from communis.exchange.privacy import gaussian
-from communis.exchange.privacy.guard import Block, Guard, Spending, clip
+from communis.exchange.privacy.guard import Block, Guard, clip, guard_of
 from communis.exchange.privacy.settings import PrivacyConfig
+from communis.exchange.privacy.spending import Spending
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -150,7 +151,7 @@ def test_late_spending_averages_to_one_and_grows() -> None:
 
 def test_local_noise_is_calibrated_for_the_whole_message_and_all_rounds() -> None:
     config = PrivacyConfig(mode="local", epsilon=2.0, clips={"w": 3.0})
-    guard = config.guard(["w", "p"], 100, 0.4)
+    guard = guard_of(config, ["w", "p"], 100, 0.4)
     assert guard is not None
     total = math.sqrt(40) * guard.mu(1)  # 40 rounds are expected of a client
     assert gaussian.epsilon_of(total, 1e-5) == pytest.approx(2.0)
@@ -158,7 +159,7 @@ def test_local_noise_is_calibrated_for_the_whole_message_and_all_rounds() -> Non
 
 
 def test_given_noise_is_sigma_over_sensitivity() -> None:
-    guard = PrivacyConfig(mode="local", noise=4.0, clip=2.0).guard(["w"], 10, 1.0)
+    guard = guard_of(PrivacyConfig(mode="local", noise=4.0, clip=2.0), ["w"], 10, 1.0)
     assert guard is not None
     assert guard.blocks["w"].sigma == 16.0  # 4 * (2 C)
     assert guard.mu(1) == 0.25
@@ -166,7 +167,7 @@ def test_given_noise_is_sigma_over_sensitivity() -> None:
 
 def test_the_papers_calibration() -> None:
     """Equation 9: C = 1, epsilon 2, delta 1e-5 gives 2.42; under replacement that is 3.51."""
-    guard = PrivacyConfig(mode="paper", epsilon=2.0).guard(["operator"], 10, 1.0)
+    guard = guard_of(PrivacyConfig(mode="paper", epsilon=2.0), ["operator"], 10, 1.0)
     assert guard is not None
     assert guard.blocks["operator"].sigma == pytest.approx(2.422403, rel=1e-6)
     assert guard.kappa == 4
@@ -212,5 +213,5 @@ def test_delta_must_stay_below_one_client() -> None:
 def test_a_bound_for_a_field_that_is_not_there() -> None:
     config = PrivacyConfig(mode="local", epsilon=1.0, clips={"v": 1.0})
     with pytest.raises(CommunisError, match=r"clips\.v: the message has no such field; it has w"):
-        config.guard(["w"], 1, 1.0)
-    assert config.guard([], 1, 1.0) is None  # nothing leaves
+        guard_of(config, ["w"], 1, 1.0)
+    assert guard_of(config, [], 1, 1.0) is None  # nothing leaves

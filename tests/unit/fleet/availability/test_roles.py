@@ -46,11 +46,17 @@ def test_counts_that_do_not_fit_are_refused_with_both_numbers(clients: int) -> N
         suites(ROLES, clients, WORN, Streams(0))
 
 
-@pytest.mark.parametrize("modalities", [("acc", "lidar"), ()])
+@pytest.mark.parametrize(
+    ("modalities", "why"),
+    [
+        (("acc", "lidar"), r"the data have \['acc', 'gyro', 'hr'\]"),
+        ((), r"name at least one of \['acc', 'gyro', 'hr'\], or leave the role out"),
+    ],
+)
 def test_a_sensor_that_the_data_lacks_or_no_sensor_at_all_is_refused(
-    modalities: tuple[str, ...],
+    modalities: tuple[str, ...], why: str
 ) -> None:
-    with pytest.raises(CommunisError, match=r"the data have \['acc', 'gyro', 'hr'\]"):
+    with pytest.raises(CommunisError, match=why):
         suites([Role(modalities, 1)], 1, WORN, Streams(0))
 
 

@@ -297,6 +297,7 @@ def test_natural_gaps_replayed_give_the_same_gaps() -> None:
         assert (presence(found, data, place, rows, client, "a") == ~gone[rows]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("level", "pi", "share"), [("severe", 0.5, 0.1663), ("moderate", 0.25, 0.01255)]
 )
