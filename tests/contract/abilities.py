@@ -3,14 +3,20 @@ here."""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
-from communis import CommunisError
+from communis import CommunisError, methods
+from communis.core import diagnostics
 from communis.core.contract import AfterExchange, Method
+from communis.core.diagnostics import Diagnostic
 from communis.core.plugins import find, names
 from communis.exchange.wire import payload_types
+from communis.methods import parts
+from communis.methods.parts import diffusion
 from communis.methods.parts.sharing import Sharing
 
 
@@ -38,6 +44,17 @@ def abilities(name: str) -> Abilities:
         shares=shares,
         averages=shares and _takes(kind, buffers="average"),
     )
+
+
+@cache
+def declared_diagnostics() -> list[Diagnostic]:
+    """All diagnostics that a run's log can hold: those of the library and those of methods."""
+    modules = [diagnostics]
+    for room in (methods, parts, diffusion):
+        for module in pkgutil.iter_modules(room.__path__, f"{room.__name__}."):
+            modules.append(importlib.import_module(module.name))
+    constants = [value for module in modules for value in vars(module).values()]
+    return [value for value in constants if isinstance(value, Diagnostic)]
 
 
 def offered(name: str, **settings: Any) -> dict[str, Any]:

@@ -14,13 +14,15 @@ import torch
 
 from communis import Fleet, Plan, Run
 from communis.core.errors import CommunisError
+from communis.core.names import BY_MODEL
 from communis.core.plugins import find
 from communis.core.replies import Replies
 from communis.exchange.wire import decode, encode, flatten, payload_types
 from communis.fleet.clients import FleetClients
 from communis.fleet.public import public_client
 from communis.run.backends.mock import Mock, silence
-from tests.contract.abilities import METHODS, abilities, offered
+from communis.run.folder import RunFolder
+from tests.contract.abilities import METHODS, abilities, declared_diagnostics, offered
 from tests.fleets import TOKENS, make, mixed_fleet
 
 pytestmark = pytest.mark.parametrize("name", METHODS)
@@ -67,6 +69,30 @@ def test_frozen_and_documented(name: str) -> None:
     text = module.__doc__ or ""
     assert any(source in text for source in SOURCES)
     assert "Deviation" in text
+
+
+def test_docstring_names_all_fields_of_the_messages(name: str) -> None:
+    """In its own file, also where the dataclasses come from another one."""
+    kind = find("methods", name)
+    _, _, down, up = payload_types(kind)
+    if down is up is type(None):
+        line = "Messages: none."
+    else:
+        line = f"Messages: Down({field_names(down)}); Up({field_names(up)})."
+    text = importlib.import_module(kind.__module__).__doc__ or ""
+    assert f"\n{line}" in text
+
+
+def test_the_setting_of_same_model_has_its_declared_name(name: str) -> None:
+    """Refusals and reports read it by this name."""
+    settings = {field.name for field in dataclasses.fields(find("methods", name))}
+    if BY_MODEL in settings:
+        assert make(name, **{BY_MODEL: True}).needs.same_model
+    assert not make(name).needs.same_model
+
+
+def field_names(payload: Any) -> str:
+    return ", ".join(field.name for field in dataclasses.fields(payload))
 
 
 @pytest.mark.slow
@@ -149,6 +175,16 @@ def test_ledger_is_what_was_sent(name: str) -> None:
         return  # raw windows, tested with the method
     asked = sum(len(ask.down) for ask in mock.asks if ask.kind != "evaluate")
     assert record.bytes_up + record.bytes_down + record.bytes_framing == asked + sum(sizes)
+
+
+def test_only_declared_diagnostics_are_written(name: str, tmp_path: Path) -> None:
+    """In core/diagnostics.py, or beside the method if nothing else reads them."""
+    finished(name, plan=dataclasses.replace(PLAN, rounds=1), folder=tmp_path)
+    written = set(RunFolder(tmp_path).log()["name"].to_pylist())
+    known = declared_diagnostics()
+    exact = {what.name for what in known}
+    of_subjects = tuple(what.name for what in known if what.name.endswith("/"))
+    assert not [line for line in written if line not in exact and not line.startswith(of_subjects)]
 
 
 def test_adopt_fills_every_tensor(name: str) -> None:

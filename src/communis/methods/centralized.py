@@ -1,9 +1,12 @@
-"""Centralized. All training windows in one place: what could be reached if data might leave.
+"""Centralized. One model is trained on the pooled training windows of all clients: a reference for
+the score without federation.
 
-The raw windows are billed as uplink bytes in the first round. Every client's windows are normalised
-as that client would, and a modality that a client lacks is marked absent in its windows.
+The raw windows count as uplink bytes in the first round. The windows of each client keep the
+normalisation of that client, and a modality that the client lacks is marked absent in them.
+Messages: Down(w, buffers); Up(w, buffers). They stay on the server, which trains on the pooled
+    windows itself; what the clients send are these windows.
 Deviation: none; there is no paper. Unlike in the federated methods, clients are scored with the
-    pooled model's BatchNorm statistics: they have none of their own.
+    BatchNorm statistics of the pooled model, as they have no statistics of their own.
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ class Up:
 
 @dataclass(frozen=True)
 class Centralized(Recipe, Method[Server, State, Down, Up]):
-    """One pooled client trains one model on everybody's windows; every client is scored with it."""
+    """One pooled client trains one model on the windows of all clients; every client is scored with
+    this model."""
 
     @property
     def needs(self) -> Needs:
@@ -67,5 +71,5 @@ class Centralized(Recipe, Method[Server, State, Down, Up]):
         return server.w
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
-        ((_, up),) = ups.each()  # the pooled client is alone
+        ((_, up),) = ups.each()  # the pooled client is the only one
         return Server(w=up.w, buffers=up.buffers)

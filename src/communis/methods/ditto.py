@@ -1,14 +1,15 @@
 """Ditto. Li et al., ICML 2021, Algorithm 1.
 https://arxiv.org/abs/2012.04221
 
-Names follow the paper: w the common model, v_k a client's personal model, lam the weight of its
-distance to w. The solver for w is FedAvg.
-Deviation: a step on v_k is one of the client's optimiser, whose gradient is that of F_k(v_k) plus
-    lam (v_k - w^t); with SGD it is the paper's.
-Deviation: the paper's clients also choose lam by themselves, from {0.05, 0.1, 0.2} by validation;
-    here it is one setting for all.
-Deviation: v_k has BatchNorm statistics of its own, which nothing pulls.
-Deviation: clients may lack modalities: v_k has the paths that its client owns.
+Names follow the paper: w is the common model, v_k the personal model of client k, lam the weight of
+the distance between them. The solver for w is FedAvg.
+Messages: Down(w); Up(w). w is the federated part of the common model; v_k is not sent.
+Deviation: a step on v_k is a step of the client's optimiser with the gradient of F_k(v_k) plus
+    lam (v_k - w^t). With SGD it is the step of the paper.
+Deviation: in the paper clients can also choose lam from {0.05, 0.1, 0.2} by validation. Here lam is
+    one setting for all clients.
+Deviation: v_k has its own BatchNorm statistics, to which the distance term does not apply.
+Deviation: clients may lack modalities; v_k has the paths that its client owns.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ from communis.methods.fedavg import Averaging, Down, Server, Up
 
 @dataclass(frozen=True)
 class Private:
-    kept: State  # of the common model: what stays with the client
-    v: State  # v_k, all of it
+    kept: State  # the tensors of the common model that stay on the client
+    v: State  # v_k with its buffers
 
 
 @dataclass(frozen=True)
 class Ditto(Averaging, Method[Server, Private, Down, Up]):
-    """Beside FedAvg's model every client trains one of its own, held near the common one, and
-    predicts with it. lam = 0 is training alone."""
+    """FedAvg in which every client also trains a personal model, which is held near the common one
+    and makes the predictions. lam = 0 trains the personal models alone."""
 
     lam: float = 1.0  # weight of the distance between the personal and the common model
-    personal_epochs: int = 0  # passes for the personal model; 0: `epochs`
+    personal_epochs: int = 0  # epochs of the personal model per round; 0: `epochs`
 
     def __post_init__(self) -> None:
         super().__post_init__()
         requirements.at_least(self, lam=0, personal_epochs=0)
         if self.optimizer == "sgd" and self.lr * self.lam >= 2 * (1 + self.momentum):
             raise CommunisError(
-                f"ditto: with lr = {self.lr} and lam = {self.lam} every step takes the personal "
-                "model further away from the common one: lower lr * lam below 2 (1 + momentum)"
+                f"ditto: with lr = {self.lr} and lam = {self.lam} every step moves the personal "
+                "model further away from the common model: reduce lr * lam below 2 (1 + momentum)"
             )
 
     def start_server(self, fleet: FleetView) -> Server:
@@ -66,7 +67,8 @@ class Ditto(Averaging, Method[Server, Private, Down, Up]):
                     p.grad.add_(p.detach() - down.w[path], alpha=self.lam)  # lam (v_k - w^t)
 
         self.train(client)  # w_k^t
-        kept, sent = self.keep(client), self.send(client)
+        kept = self.keep(client)
+        sent = self.send(client)
         state.v.load_into(client.model)
         self.train(
             client,
@@ -80,7 +82,7 @@ class Ditto(Averaging, Method[Server, Private, Down, Up]):
         return Server(w=self.merge(server.w, ups))
 
     def prepare(self, client: Client, state: Private) -> Private:
-        """Predictions are those of v_k."""
+        """Loads v_k into the model, as the personal model makes the predictions."""
         state.v.load_into(client.model)
         prepared: Private = super().prepare(client, state)
         return prepared

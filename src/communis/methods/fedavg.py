@@ -1,14 +1,24 @@
 """FedAvg. McMahan et al., AISTATS 2017, Algorithm 1.
 https://arxiv.org/abs/1602.05629
 
-Names follow the paper: w the model, n_k a client's samples.
-Deviation: the mean runs key-wise over the clients that own a path, so clients may lack modalities.
-Beyond the paper: what becomes of BatchNorm's statistics, of which it says nothing, is `buffers`. By
-    default they stay with their client; "average" is the mean of the whole state.
-Beyond the paper: `ema` smooths the encoders as FedDUET's Algorithm 1 does for every method.
-Beyond the paper: with `whole` every client has the fleet's whole model, as multimodal papers run
-    FedAvg; a branch without a sensor then sends back what it got. `mask_mode` is RELIEF's question.
-Beyond the paper: with `by_model` clients of one architecture have a mean of their own.
+Names follow the paper: w is the model, n_k the number of samples of client k.
+Of the functions called here, parts/sharing.py has `shares` (whether a path is federated), `initial`
+(the common model before the first round), `keep` (the part of a client's model that stays on the
+client: private parameters and BatchNorm's statistics) and `send` (the part that is sent);
+parts/training.py has `train` (the epochs of local training). State, Card and Replies are explained
+in docs/contract.md.
+Messages: Down(w); Up(w). w is the federated part of the model: all parameters but those under
+    `private.`, and with `buffers` = "average" the means and variances of BatchNorm.
+Deviation: the server takes the mean of each path over the clients that own it, so clients may lack
+    modalities.
+Beyond the paper: `buffers` defines the treatment of BatchNorm's statistics, which the paper does
+    not mention. By default they stay on the client; "average" averages the whole state.
+Beyond the paper: `ema` smooths the encoders, as FedDUET's Algorithm 1 does for every method.
+Beyond the paper: with `whole` every client has the complete model of the fleet, as in multimodal
+    papers that use FedAvg. `mask_mode` is the treatment of a branch whose sensor is absent, which
+    RELIEF discusses. With "feature" the client sends this branch back unchanged, except for weight
+    decay.
+Beyond the paper: with `by_model` each architecture has its own mean, over the clients that use it.
 """
 
 from __future__ import annotations
@@ -24,7 +34,7 @@ from communis.core.contract import Card, Client, FleetView, Method, Model, Needs
 from communis.core.errors import CommunisError
 from communis.core.replies import Replies, Weight, presence, samples, uniform
 from communis.core.state import State
-from communis.methods.parts.sharing import Sharing, sound
+from communis.methods.parts.sharing import Sharing, nonnegative_variances
 
 
 @dataclass(frozen=True)
@@ -34,44 +44,51 @@ class Server:
 
 @dataclass(frozen=True)
 class Down:
-    w: State
+    w: State  # the paths that the client owns
 
 
 @dataclass(frozen=True)
 class Up:
-    w: State
+    w: State  # the same paths after training
 
 
 @dataclass(frozen=True)
 class Averaging(Sharing):
-    """What methods that average parameters have in common."""
+    """The common part of methods that average parameters. FedAvg itself is the class at the end of
+    the file."""
 
-    uniform: bool = False  # weigh all clients alike instead of by samples
-    ema: Literal["none", "coverage", "const"] = "none"  # how far encoders move towards their mean:
-    # all the way; as far as their holders' share of the cohort's samples; or by `r`
-    r: float = 0.9  # with ema = "const"
+    uniform: bool = False  # give all clients equal weight instead of weighting them by samples
+    ema: Literal["none", "coverage", "const"] = "none"  # step of encoders towards their mean; none:
+    # the mean replaces them; coverage: the share of the cohort's samples that belongs to clients
+    # with the encoder; const: r
+    r: float = 0.9  # step of encoders towards their mean with ema = "const", in (0, 1]
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.r <= 1:
-            raise CommunisError(f"r is a share in (0, 1], got {self.r}")
+            raise CommunisError(f"r must be in (0, 1], got {self.r}")
 
     def merge(self, w: State, ups: Replies[Any]) -> State:
-        """The mean of the `w` that clients sent; what nobody sent stays.
+        """Returns the mean of the `w` that clients sent. Paths that no client sent are unchanged.
 
-        With `ema`, what belongs to modality m becomes (1 - r_m) old + r_m mean; unless `uniform`,
-        that mean is weighted by the windows that have m, n_{k,m}.
+        With `ema`, the paths of modality m become (1 - r_m) old + r_m mean. Unless `uniform` is
+        set, this mean weights client k by n_{k,m}, its windows that have m.
         """
-        by: Weight = uniform if self.uniform else samples if self.ema == "none" else presence
-        means = sound(ups.mean(w_of, by=by))
+        means = nonnegative_variances(ups.mean(w_of, by=self._weight()))
         if self.ema == "none":
             return w | means
-        covered = ups.coverage(w_of)
-        moved = {}
+        coverage = ups.coverage(w_of)
+        smoothed = {}
         for path, mean in means.items():
-            r_m = self.r if self.ema == "const" else covered[path]
-            moved[path] = torch.lerp(w[path], mean, r_m) if modality_of(path) else mean
-        return w | moved
+            r_m = self.r if self.ema == "const" else coverage[path]
+            smoothed[path] = torch.lerp(w[path], mean, r_m) if modality_of(path) else mean
+        return w | smoothed
+
+    def _weight(self) -> Weight:
+        """Returns the weight of a client in the mean."""
+        if self.uniform:
+            return uniform
+        return samples if self.ema == "none" else presence
 
     def common(self, server: Any) -> State:
         w: State = server.w
@@ -79,26 +96,31 @@ class Averaging(Sharing):
 
 
 def w_of(up: Any) -> State:
-    sent: State = up.w
-    return sent
+    w: State = up.w
+    return w
 
 
 @dataclass(frozen=True)
 class FedAvg(Averaging, Method[Server, State, Down, Up]):
-    """Every client trains the common model; the server takes the mean, weighted by samples."""
+    """Every client trains the common model; the server averages the models, weighted by samples."""
 
-    by_model: bool = False  # in a fleet of several models, a mean for each instead of a refusal
+    by_model: bool = False  # in a fleet with several architectures, average each of them over its
+    # own clients; false: such a fleet is refused if shapes differ
     whole: bool = False  # clients have branches for all of the fleet's sensors, owned or not
-    mask_mode: Literal["feature", "input_zero"] = "feature"  # of a sensor that is absent: no
-    # features; or its encoder is fed zeros and its biases leak through
-    private_lr: float = 0.0  # learning rate of what stays with the client; 0: `lr`
+    mask_mode: Literal["feature", "input_zero"] = "feature"  # treatment of an absent sensor;
+    # feature: its features are masked; input_zero: its encoder gets zeros, so its biases have an
+    # effect
+    private_lr: float = 0.0  # learning rate of the parameters that stay on the client; 0: `lr`
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.private_lr < math.inf:
             raise CommunisError(f"private_lr must be finite and at least 0, got {self.private_lr}")
         if self.whole and self.ema != "none":
-            raise CommunisError("ema goes by who has a branch, but with whole = true everybody has")
+            raise CommunisError(
+                "ema depends on which clients have a branch, but with whole = true all clients "
+                "have all branches: set ema = 'none' or whole = false"
+            )
 
     @property
     def needs(self) -> Needs:
@@ -108,6 +130,7 @@ class FedAvg(Averaging, Method[Server, State, Down, Up]):
         model.zero_fill = self.mask_mode == "input_zero"
 
     def rates(self, client: Client) -> Mapping[str, float]:
+        """Returns the factors on `lr` that `train` uses, here of the paths that are not sent."""
         if not self.private_lr:
             return {}
         private = [path for path in client.card.params if not self.shares(path)]
@@ -116,8 +139,8 @@ class FedAvg(Averaging, Method[Server, State, Down, Up]):
     def start_server(self, fleet: FleetView) -> Server:
         if self.private_lr and all(self.shares(path) for path in fleet.params):
             raise CommunisError(
-                f"private_lr = {self.private_lr}, but {type(self).__name__} shares all parameters "
-                "with these settings: leave it out"
+                f"private_lr = {self.private_lr}, but with these settings {type(self).__name__} "
+                "shares all parameters: remove private_lr"
             )
         return Server(w=self.initial(fleet))
 

@@ -1,16 +1,19 @@
 """FedAvg with a learning rate per block: the control for cohort-wise aggregation.
-https://arxiv.org/abs/1602.05629 is the averaging; the factor undoes what its zeros do.
+The averaging is that of https://arxiv.org/abs/1602.05629.
 
-Names: N clients, C_m those that have the sensor m. Every client has the whole model, and the plain
-mean over all of them takes the branch of m only |C_m|/N as far as the mean over C_m would, because
-the others send it back as they got it. Here the clients of C_m train it with the learning rate
-times N/|C_m|. What a cohort-wise method gains over this is more than a larger step.
-After one local step of any optimiser the result is that of cohort-wise averaging: the factor is on
-the rate, not on the gradient, whose size Adam would divide out again. After several it is not: the
-branch is further along when the next gradient is taken.
-Deviation: N and |C_m| count the fleet's clients that train, not those of a round; weighted by
-    samples if `uniform` is off.
-Deviation: with `weight_decay` absent branches shrink too, which no factor undoes.
+Names: N is the number of clients, C_m the set of clients that have the sensor m. Every client has
+the complete model. The plain mean over all clients moves the branch of m only by the share |C_m|/N
+of the step of the mean over C_m, because the other clients send the branch back unchanged. This
+method compensates: the clients of C_m train the branch with the learning rate times N/|C_m|. The
+gain of a cohort-wise method over this control is therefore not the effect of a larger step.
+After one local step of any optimiser the result equals that of cohort-wise averaging. The factor
+applies to the learning rate and not to the gradient, whose scale Adam would remove. After several
+steps the results differ, because the second gradient is taken at a point further along.
+Messages: Down(w, rates); Up(w). w is the federated part of the model.
+Deviation: N and |C_m| count the clients of the fleet that have training windows, not the clients of
+    a round. With `uniform` = false they are weighted by samples.
+Deviation: with `weight_decay` the branches of absent sensors shrink too. The factor does not
+    compensate for this.
 """
 
 from __future__ import annotations
@@ -37,19 +40,23 @@ class Server:
 @dataclass(frozen=True)
 class Down:
     w: State
-    rates: dict[str, Tensor]  # of the client's own modalities
+    rates: dict[str, Tensor]  # N/|C_m| of the client's own modalities
 
 
 @dataclass(frozen=True)
 class FedBlock(Averaging, Method[Server, State, Down, Up]):
-    """FedAvg of whole models in which rare sensors' branches train with a larger learning rate."""
+    """FedAvg of complete models in which the branches of rare sensors train with a larger learning
+    rate."""
 
-    uniform: bool = True  # weigh all clients alike instead of by samples
+    uniform: bool = True  # give all clients equal weight instead of weighting them by samples
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.ema != "none":
-            raise CommunisError("fedblock: ema goes by who has a branch, but here everybody has")
+            raise CommunisError(
+                "fedblock: ema depends on which clients have a branch, but here all clients have "
+                "all branches: set ema = 'none'"
+            )
 
     @property
     def needs(self) -> Needs:
@@ -57,12 +64,15 @@ class FedBlock(Averaging, Method[Server, State, Down, Up]):
 
     def start_server(self, fleet: FleetView) -> Server:
         weigh = uniform if self.uniform else samples
-        owned: dict[str, float] = {}
+        C: dict[str, float] = {}  # |C_m|
+        N = 0.0
         for card in fleet.cards:
-            for m in card.modalities if card.samples else ():
-                owned[m] = owned.get(m, 0.0) + weigh(card, "")
-        total = sum(weigh(card, "") for card in fleet.cards if card.samples)
-        rates = {m: torch.tensor(total / n) for m, n in sorted(owned.items())}
+            if not card.samples:
+                continue
+            N += weigh(card, "")
+            for m in card.modalities:
+                C[m] = C.get(m, 0.0) + weigh(card, "")
+        rates = {m: torch.tensor(N / C_m) for m, C_m in sorted(C.items())}
         return Server(w=self.initial(fleet), rates=rates)
 
     def start_client(self, client: Client) -> State:
@@ -77,8 +87,11 @@ class FedBlock(Averaging, Method[Server, State, Down, Up]):
         return state
 
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
-        modalities = {path: modality_of_group(group_of(path)) for path in client.card.params}
-        rates = {p: float(down.rates[m]) for p, m in modalities.items() if m in down.rates}
+        rates = {}
+        for path in client.card.params:
+            m = modality_of_group(group_of(path))
+            if m in down.rates:
+                rates[path] = float(down.rates[m])
         self.train(client, rates=rates)
         return self.keep(client), Up(w=self.send(client))
 

@@ -1,13 +1,15 @@
 """FedDyn. Acar et al., ICLR 2021, Algorithm 1.
 https://arxiv.org/abs/2111.04263
 
-Names follow the paper: theta the model, g_k the client's stored gradient, h the server's, m
-clients, alpha the regulariser.
-Deviation: the local minimisation is `epochs` passes of the local optimiser, as in the paper's
-    experiments.
-Deviation: BatchNorm's statistics, if they are averaged, have no g_k and no h: their plain mean.
-Deviation: m and |P_t| are counted per parameter path, so clients may lack modalities; m counts the
-    whole fleet, on a graph too.
+Names follow the paper: theta is the model, g_k the stored gradient of client k, h the state of the
+server, m the number of clients, alpha the weight of the regulariser.
+Messages: Down(theta); Up(dtheta). dtheta is the change of theta on the client.
+Deviation: the local minimisation consists of `epochs` passes of the local optimiser, as in the
+    paper's experiments.
+Deviation: BatchNorm's statistics, if they are averaged, have no g_k and no h; the server takes
+    their plain mean.
+Deviation: m and |P_t| are counted per parameter path, so clients may lack modalities. m counts the
+    clients of the whole fleet, also on a graph.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ from communis.core.contract import Card, Client, FleetView, Method, Model
 from communis.core.errors import CommunisError
 from communis.core.replies import Replies, uniform
 from communis.core.state import State
-from communis.methods.parts.sharing import Sharing, sound
+from communis.methods.parts.sharing import Sharing, nonnegative_variances
 
 
 @dataclass(frozen=True)
 class Server:
     theta: State
     h: State
-    m: State  # clients that own each path
+    m: State  # number of clients that own each path
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Up:
 
 @dataclass(frozen=True)
 class FedDyn(Sharing, Method[Server, Private, Down, Up]):
-    """A dynamic regulariser makes the clients' optima agree with the common one."""
+    """A dynamic regulariser aligns the optima of the clients with the common optimum."""
 
     alpha: float = 0.1  # weight of the dynamic regulariser
 
@@ -72,14 +74,12 @@ class FedDyn(Sharing, Method[Server, Private, Down, Up]):
         return state
 
     def local(self, client: Client, state: Private, down: Down) -> tuple[Private, Up]:
-        def adjust(
-            model: Model,
-        ) -> None:  # gradient of -<g_k, theta> + alpha/2 |theta - theta^{t-1}|^2
+        def adjust(model: Model) -> None:
+            # Gradient of -<g_k, theta> + alpha/2 |theta - theta^{t-1}|^2.
             for path, p in model.by_path[0].items():
                 if p.grad is not None:
-                    p.grad.sub_(state.g_k[path]).add_(
-                        p.detach() - down.theta[path], alpha=self.alpha
-                    )
+                    p.grad.sub_(state.g_k[path])
+                    p.grad.add_(p.detach() - down.theta[path], alpha=self.alpha)
 
         self.train(client, adjust=adjust)
         dtheta = self.send(client) - down.theta
@@ -87,8 +87,8 @@ class FedDyn(Sharing, Method[Server, Private, Down, Up]):
         return Private(g_k, self.keep(client)), Up(dtheta)
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
-        heard = ups.sum(lambda up: up.dtheta).pick(server.h)
-        h = server.h - heard / server.m * self.alpha
+        total = ups.sum(lambda up: up.dtheta).pick(server.h)
+        h = server.h - total / server.m * self.alpha
         mean = server.theta + ups.mean(lambda up: up.dtheta, by=uniform)
-        theta = mean - h.pick(heard) / self.alpha
-        return Server(theta=sound(theta), h=h, m=server.m)
+        theta = mean - h.pick(total) / self.alpha
+        return Server(theta=nonnegative_variances(theta), h=h, m=server.m)

@@ -1,24 +1,32 @@
 """FedEL. Zhang et al., NeurIPS 2025, Section 4: elastic training in a sliding window.
 https://arxiv.org/abs/2509.16902
 
-Names follow the paper: T_th the deadline, which is the fastest device's time for the whole model;
-B blocks from input to output; end and front the edges of the window; I the importance.
-The window starts as the first blocks that fill the time until T_th. Every round the front edge
-takes in as many more and the end edge leaves behind what was not chosen the last time; once the
-front has reached the output, the window starts anew. Its most important blocks are trained.
-A device whose forward pass alone takes T_th cannot meet it: it trains one block, and all wait.
-Deviation: a block is a group of groups.py and is chosen as a whole, not tensor by tensor. All cost
-    a device the same, so the paper's dynamic programme is to take the k most important.
-Deviation: no early exits: the whole model runs, and its head gives the loss. Time for gradients
-    that only pass through untrained blocks is not budgeted. On a fleet as uneven as RELIEF's
-    (13 and 55 times) this degenerates: the forward pass alone exceeds T_th on both slower kinds of
-    device, so each trains one block per round (of 11 with three sensors), one after the other.
-Deviation: branches are parallel: first layers of all encoders come first, then second ones, ...
-    Whose sensor a branch is does not matter, nor whether the client has it (`whole`).
-Deviation: a client's own I is that of one batch before training, with the step of plain SGD for any
-    optimiser: gradient g times lr g. This pass is not on the clock.
-Deviation: the common I compares with the model last received, in whatever round that was.
-Deviation: T_th is per window, so a slower device with more windows than the fastest is late.
+Names follow the paper: T_th is the deadline, which is the time that the fastest device needs for
+the whole model; B is the list of blocks from input to output; end and front are the edges of the
+window; I is the importance.
+The first window consists of the fewest first blocks whose training takes until T_th. In every round
+the front edge moves forward by as many blocks, and the end edge moves to the first block that was
+trained the last time. When the front has reached the output, the window starts again at the input.
+The client trains the most important blocks of the window. A device whose forward pass alone takes
+longer than T_th cannot meet the deadline: it trains one block, and the round waits for it.
+Messages: Down(w, budget); Up(w). Down has the federated part of the model, Up the blocks of it that
+    were trained.
+Deviation: a block is a group of groups.py and is selected as a whole, not tensor by tensor. All
+    blocks take the same time on a device, so the paper's dynamic programme reduces to the selection
+    of the k most important blocks.
+Deviation: there are no early exits. The whole model runs, and its head gives the loss. The budget
+    does not include the time for gradients that only pass through untrained blocks. On a fleet as
+    uneven as RELIEF's (13 and 55 times) the method degenerates: the forward pass alone exceeds T_th
+    on both slower kinds of device, so each of them trains one block per round (of 11 with three
+    sensors), one after the other.
+Deviation: branches are parallel. The first layers of all encoders come first, then the second
+    layers, and so on, independently of the sensor of a branch and of whether the client has this
+    sensor (`whole`).
+Deviation: a client's own I is computed on one batch before training, with the step of plain SGD for
+    any optimiser: gradient g times lr g. The clock does not count this pass.
+Deviation: the common I compares with the model that the client received last, in whatever round.
+Deviation: T_th is a time per window, so a slower device with more windows than the fastest device
+    exceeds the deadline.
 """
 
 from __future__ import annotations
@@ -43,15 +51,15 @@ from communis.methods.fedavg import Averaging, Up
 @dataclass(frozen=True)
 class Server:
     w: State
-    budget: Tensor  # (clients,) float64: blocks that the device can train until T_th
+    budget: Tensor  # (clients,) float64: number of blocks that the device can train within T_th
 
 
 @dataclass(frozen=True)
 class Private:
-    kept: State  # what is not federated
+    kept: State  # the tensors that stay on the client
     w: State  # the model last received
-    end: int  # of the last window: its first block that was trained
-    front: int  # of the last window: the block after it; 0: there was none yet
+    end: int  # the first block of the last window that was trained
+    front: int  # the block after the last window; 0: there was no window yet
 
 
 @dataclass(frozen=True)
@@ -64,40 +72,45 @@ class Down:
 class FedEL(Averaging, Method[Server, Private, Down, Up]):
     """Slow devices train the most important layers of a window that slides through the model."""
 
-    uniform: bool = True  # weigh all who trained a block alike instead of by samples
+    uniform: bool = True  # give all clients that trained a block equal weight instead of weighting
+    # them by samples
     whole: bool = True  # clients have branches for all of the fleet's sensors, owned or not
-    beta: float = 0.6  # weight of the client's own importance against that of the common model
+    beta: float = 0.6  # weight, from 0 to 1, of the client's own importance; that of the common
+    # model has weight 1 - beta
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.beta <= 1:
             raise CommunisError(f"fedel needs beta in [0, 1], got {self.beta}")
         if self.whole and self.ema != "none":
-            raise CommunisError("ema goes by who has a branch, but with whole = true everybody has")
+            raise CommunisError(
+                "ema depends on which clients have a branch, but with whole = true all clients "
+                "have all branches: set ema = 'none' or whole = false"
+            )
 
     @property
     def needs(self) -> Needs:
         return Needs(all_branches=self.whole)
 
     def sends(self, card: Card) -> Sent:
-        """Of parameters only what was trained."""
+        """Allows a message to lack parameters, as clients send only those that they trained."""
         return Sent(self.travels(card), optional=self.shared(card.params))
 
     def start_server(self, fleet: FleetView) -> Server:
-        paces = {card.id: fleet.pace(card) for card in fleet.cards if card.samples}
+        costs = {card.id: fleet.pace(card) for card in fleet.cards if card.samples}
         blocks = {card.id: len(groups(card.params)) for card in fleet.cards}
-        T_th = min(pace.forward + blocks[n] * pace.group for n, pace in paces.items())
+        T_th = min(cost.forward + blocks[n] * cost.group for n, cost in costs.items())
         budget = torch.zeros(len(fleet.cards), dtype=torch.float64)
-        for n, pace in paces.items():
-            # Rounded, or a device as fast as the fastest might miss a block by the last bit.
-            budget[n] = round((T_th - pace.forward) / pace.group, 6)
+        for n, cost in costs.items():
+            # Without rounding, a device as fast as the fastest might miss a block by the last bit.
+            budget[n] = round((T_th - cost.forward) / cost.group, 6)
         return Server(self.initial(fleet), budget)
 
     def notes(self, server: Server, node: int) -> dict[str, float]:
-        return {
-            diagnostics.BUDGET.of(i): float(fitting(b))
-            for i, b in enumerate(server.budget.tolist())
-        }
+        notes = {}
+        for n, budget in enumerate(server.budget.tolist()):
+            notes[diagnostics.BUDGET.of(n)] = float(fitting(budget))
+        return notes
 
     def start_client(self, client: Client) -> Private:
         return Private(self.keep(client), w=State(), end=0, front=0)
@@ -118,21 +131,23 @@ class FedEL(Averaging, Method[Server, Private, Down, Up]):
         paths = [path for b in chosen for path in blocks[b]]
         self.train(client, paths=paths)
         state = Private(self.keep(client), down.w, end=chosen[0], front=front)
-        told = self.statistics(client.card)
-        return state, Up(self.send(client).pick([*paths, *told]))
+        sent = [*paths, *self.statistics(client.card)]
+        return state, Up(self.send(client).pick(sent))
 
     def importance(self, client: Client, before: State, w: State) -> dict[str, float]:
-        """beta * own + (1 - beta) * common, by path. Own: g * lr g; common: (w - before)^2 / lr."""
+        """Returns I by path: beta * own + (1 - beta) * common, with own = g * lr g and
+        common = (w - before)^2 / lr, each summed over the elements."""
         order = client.generator("importance").permutation(len(client.train))
         batch = client.train.batch(torch.from_numpy(order[: self.batch]))
-        own = client.model.eval().by_path[0]
+        parameters = client.model.eval().by_path[0]
         loss = client.task.loss(client.model(batch).prediction, batch.target)
-        slopes = torch.autograd.grad(loss, list(own.values()), materialize_grads=True)
+        gradients = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
         I_n = {}
-        for path, g in zip(own, slopes, strict=True):
-            moved = w[path] - before.get(path, w[path])
-            common = moved.square().sum() / self.lr
-            I_n[path] = float(torch.lerp(common, self.lr * g.square().sum(), self.beta))
+        for path, g in zip(parameters, gradients, strict=True):
+            change = w[path] - before.get(path, w[path])
+            common = change.square().sum() / self.lr
+            own = self.lr * g.square().sum()
+            I_n[path] = float(torch.lerp(common, own, self.beta))
         return I_n
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
@@ -140,22 +155,25 @@ class FedEL(Averaging, Method[Server, Private, Down, Up]):
 
 
 def by_depth(paths: Iterable[str]) -> list[list[str]]:
-    """The paths of all blocks from input to output."""
-    found, depth, rank = groups(paths), Counter[str](), {}
-    for block in found:
+    """Returns the paths of each block, from input to output."""
+    blocks = groups(paths)
+    depth = Counter[str]()
+    rank = {}
+    for block in blocks:
         m = modality_of(block)
-        rank[block] = depth[m] if m else math.inf  # what joins the branches comes after them
+        rank[block] = depth[m] if m else math.inf  # fusion and head come after the branches
         depth[m] += 1
-    return [found[block] for block in sorted(found, key=lambda block: rank[block])]
+    return [blocks[block] for block in sorted(blocks, key=lambda block: rank[block])]
 
 
 def slide(end: int, front: int, blocks: int, budget: float) -> tuple[int, int]:
-    """The edges of the next window."""
+    """Returns the edges of the next window."""
     if front == blocks:
-        end = front = 0
+        end = 0
+        front = 0
     return end, min(blocks, front + max(1, math.ceil(budget)))
 
 
 def fitting(budget: float) -> int:
-    """How many blocks are trained: at least one."""
+    """Returns the number of blocks that are trained, at least one."""
     return max(1, math.floor(budget))

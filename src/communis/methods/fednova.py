@@ -1,11 +1,13 @@
 """FedNova. Wang et al., NeurIPS 2020, Equations 5 to 8.
 https://arxiv.org/abs/2007.07481
 
-Names follow the paper: x the model, d_i the normalised update, a_1 = |a_i|_1 the accumulated weight
-of the local gradients.
-Deviation: the proximal and server-momentum variants are not offered.
-Deviation: BatchNorm's statistics, if they are averaged, are not normalised: their plain mean.
-Deviation: p_i and tau_eff are taken per path over the participating clients that own it.
+Names follow the paper: x is the model, d_i the normalised update, a_1 = |a_i|_1 the accumulated
+weight of the local gradients.
+Messages: Down(x); Up(d, a_1).
+Deviation: the variants with a proximal term and with server momentum are not offered.
+Deviation: BatchNorm's statistics, if they are averaged, are not normalised; the server takes their
+    mean, weighted by samples.
+Deviation: p_i and tau_eff are computed per path over the participating clients that own the path.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from communis.core.contract import Card, Client, FleetView, Method, UpMessage
 from communis.core.errors import CommunisError
 from communis.core.replies import Replies, samples
 from communis.core.state import State
-from communis.methods.parts.sharing import Sharing, is_statistic, sound
+from communis.methods.parts.sharing import Sharing, is_statistic, nonnegative_variances
 
-MOST = 1e9  # |a_i|_1 that a client may report
+MOST = 1e9  # largest |a_i|_1 that a client may report
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,12 @@ class Down:
 
 @dataclass(frozen=True)
 class Up(UpMessage):
-    d: State  # (x - x_i) / |a_i|_1, the learning rate included; of statistics x - x_i
+    d: State  # (x - x_i) / |a_i|_1, including the learning rate; for statistics x - x_i
     a_1: float  # |a_i|_1
 
     def check(self, card: Card, method: FedNova) -> None:
         if not 1 <= self.a_1 <= MOST:
-            raise CommunisError(f"a_1 is {self.a_1}; a client takes at least one step")
+            raise CommunisError(f"a_1 is {self.a_1}; it must be in [1, {MOST:g}]")
 
     def repaired(self) -> Self:
         return replace(self, a_1=min(MOST, max(1.0, self.a_1)))
@@ -49,13 +51,14 @@ class Up(UpMessage):
 
 @dataclass(frozen=True)
 class FedNova(Sharing, Method[Server, State, Down, Up]):
-    """Clients that take more local steps no longer pull the mean towards their own optimum."""
+    """The server averages normalised updates, so that clients that take more local steps do not
+    bias the mean towards their own optimum."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.optimizer != "sgd":
             raise CommunisError(
-                "fednova knows how SGD, with or without momentum, weighs gradients: "
+                "fednova's normalisation is that of SGD, with or without momentum: "
                 "set optimizer = 'sgd'"
             )
 
@@ -73,25 +76,26 @@ class FedNova(Sharing, Method[Server, State, Down, Up]):
         return state
 
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
-        a_1 = self.weight(max(1, self.train(client).steps))
+        steps = self.train(client).steps
+        a_1 = self.weight(max(1, steps))
         change = down.x - self.send(client)
         d = State({p: t if is_statistic(p) else t / a_1 for p, t in change.items()})
         return self.keep(client), Up(d=d, a_1=a_1)
 
     def weight(self, tau: int) -> float:
-        """|a_i|_1 after tau steps of SGD with momentum rho: [tau - rho (1 - rho^tau) / (1 - rho)] /
-        (1 - rho)."""
+        """Returns |a_i|_1 after tau steps of SGD with momentum rho:
+        [tau - rho (1 - rho^tau) / (1 - rho)] / (1 - rho)."""
         rho = self.momentum
-        # Of one step it is 1, which rounding may miss.
-        return max(1.0, (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho))
+        a_1 = (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
+        return max(1.0, a_1)  # one step gives exactly 1, which rounding may miss
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         d = ups.mean(lambda up: up.d, by=samples)  # sum_i p_i d_i
         tau_eff = ups.mean(_a_1, by=samples)  # sum_i p_i |a_i|_1
-        return Server(x=sound(server.x - d * tau_eff))
+        return Server(x=nonnegative_variances(server.x - d * tau_eff))
 
 
 def _a_1(up: Up) -> State:
-    """|a_i|_1 at every path, so that its mean too runs over the path's owners; 1 for statistics,
-    which take no steps."""
+    """Returns |a_i|_1 for every path, so that its mean is also taken over the owners of the path.
+    The value is 1 for statistics, which take no steps."""
     return State({p: torch.tensor(1.0 if is_statistic(p) else up.a_1) for p in up.d})

@@ -1,8 +1,9 @@
 """FedPer. Arivazhagan et al., 2019, Algorithms 1 and 2.
 https://arxiv.org/abs/1912.00818
 
-Deviation: the personalisation layers are named by path prefix; by default the head.
-Deviation: the personal layers of all clients start from the same values.
+Messages: Down(w); Up(w). w is the model without its personalisation layers.
+Deviation: path prefixes define the personalisation layers; the default is the head.
+Deviation: the personalisation layers of all clients start from the same values.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from communis.methods.fedavg import FedAvg, Server
 
 @dataclass(frozen=True)
 class FedPer(FedAvg):
-    """Base layers are averaged, personalisation layers never leave the client."""
+    """The server averages the base layers; the personalisation layers never leave the client."""
 
-    personal: tuple[str, ...] = ("head.",)  # path prefixes that stay with the client
+    personal: tuple[str, ...] = ("head.",)  # prefixes of the paths that stay on the client
 
     def shares(self, path: str) -> bool:
         return super().shares(path) and not path.startswith(tuple(self.personal))

@@ -1,10 +1,12 @@
 """FedProx. Li et al., MLSys 2020, Algorithm 2.
 https://arxiv.org/abs/1812.06127
 
-Names follow the paper: w the model, mu the proximal weight.
-Deviation: the inexactness gamma of the local solver is not set; each client trains `epochs` passes.
-Deviation: clients are sampled uniformly and weighted by samples, as in FedAvg; the paper samples by
-    weight and takes the plain mean (`uniform`).
+Names follow the paper: w is the model, mu the weight of the proximal term.
+Messages: Down(w); Up(w). w is the federated part of the model.
+Deviation: there is no setting for the inexactness gamma of the local solver; each client trains
+    `epochs` passes.
+Deviation: clients are sampled uniformly and weighted by samples, as in FedAvg. The paper samples
+    clients by weight and takes the plain mean (`uniform`).
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from communis.methods.fedavg import Down, FedAvg, Up
 
 @dataclass(frozen=True)
 class FedProx(FedAvg):
-    """FedAvg whose clients are held near the common model by mu/2 |w - w_t|^2. mu = 0 is FedAvg."""
+    """FedAvg with a local proximal term mu/2 |w - w_t|^2, which keeps clients near the common
+    model. mu = 0 is FedAvg."""
 
     mu: float = 0.01  # weight of the proximal term
 

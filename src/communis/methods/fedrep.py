@@ -1,11 +1,12 @@
 """FedRep. Collins et al., ICML 2021, Algorithm 1.
 https://arxiv.org/abs/2102.07078
 
-Names follow the paper: phi the shared representation, h the local head.
-Deviation: the mean is weighted by samples, as in FedAvg; the paper's is plain (`uniform`).
-Deviation: both phases go through the windows in the same order.
+Names follow the paper: phi is the shared representation, h the local head.
+Messages: Down(w); Up(w). w is phi.
+Deviation: the mean is weighted by samples, as in FedAvg; the mean of the paper is not (`uniform`).
+Deviation: both phases use the windows in the same order.
 Deviation: head and representation train for whole epochs, as in the paper's experiments, instead of
-single gradient steps.
+    single gradient steps.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from communis.methods.fedper import FedPer
 
 @dataclass(frozen=True)
 class FedRep(FedPer):
-    """The head is fitted to the received representation first, then the representation to the head;
-    only the latter is shared."""
+    """Every client first trains its head on the received representation, then the representation
+    with the head fixed. Only the representation is shared."""
 
-    head_epochs: int = 5  # tau, passes for the head before the representation trains
+    head_epochs: int = 5  # tau, epochs of the head before the representation trains
 
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
         phi = self.travels(client.card)

@@ -1,17 +1,23 @@
 """Harmony. Ouyang et al., MobiSys 2023: modality-wise federated learning, then fusion learning.
 https://doi.org/10.1145/3581791.3596844
 
-Stage 1 is one FedAvg per modality, of its encoder and a unimodal classifier that serves only then.
-Stage 2 starts from these encoders and trains fusion and head.
-Deviation: nothing is federated in stage 2, as RELIEF describes Harmony: fusion and head stay with
-    their client. The original clusters clients by how far their encoders have moved (modality
-    bias) and averages fusion and head within a cluster.
-Deviation: encoders are fine-tuned on their client in stage 2, as in the authors' public code, but
-    at a share of the learning rate (`finetune`) instead of a rate of their own.
-Deviation: a client with one modality trains fusion and head too; there it keeps its classifier.
-Deviation: a node's resources are not balanced between its modalities: all train in every round.
-Deviation: means are weighted by the windows that have the modality; `uniform` is the public code's.
-Deviation: until a client has trained fusion, its predictions are the mean of the unimodal ones.
+Stage 1 is one FedAvg per modality, of its encoder and a unimodal classifier that is used only in
+this stage. Stage 2 starts from these encoders and trains fusion and head.
+Messages: Down(w, stage2); Up(w). w holds encoders and unimodal classifiers. In stage 2 Up.w is
+    empty, and so is Down.w once the client has answered in this stage.
+Deviation: nothing is federated in stage 2, following RELIEF's description of Harmony: fusion and
+    head stay on the client. The original clusters clients by the movement of their encoders
+    (modality bias) and averages fusion and head within a cluster.
+Deviation: clients fine-tune their encoders in stage 2, as in the authors' public code, but with a
+    share of the learning rate (`finetune`) instead of a separate learning rate.
+Deviation: a client with one modality also trains fusion and head. In the original it keeps its
+    unimodal classifier.
+Deviation: a client's resources are not balanced between its modalities. All of them train in every
+    round.
+Deviation: means are weighted by the windows that have the modality; `uniform` gives the mean of the
+    public code.
+Deviation: until a client has trained its fusion, it predicts with the mean of the unimodal
+    predictions.
 """
 
 from __future__ import annotations
@@ -38,21 +44,21 @@ from communis.core.errors import CommunisError
 from communis.core.replies import Replies, presence, uniform
 from communis.core.state import State
 from communis.methods.fedavg import Up
-from communis.methods.parts.sharing import Sharing, sound
+from communis.methods.parts.sharing import Sharing, nonnegative_variances
 from communis.models.network import MLP
 
 
 @dataclass(frozen=True)
 class Server:
     w: State  # encoders and unimodal classifiers
-    rounds: int  # aggregated so far
-    served: Tensor  # (clients,) bool: has trained in stage 2 and needs nothing any more
+    rounds: int  # number of rounds aggregated so far
+    served: Tensor  # (clients,) bool: has trained in stage 2 and needs no more downlinks
 
 
 @dataclass(frozen=True)
 class Private:
-    model: State  # all of it; what comes down replaces its part
-    fuses: bool  # has trained fusion and head
+    model: State  # the complete model; received tensors replace their part of it
+    fuses: bool  # whether fusion and head were trained
 
 
 @dataclass(frozen=True)
@@ -63,11 +69,13 @@ class Down:
 
 @dataclass(frozen=True)
 class Harmony(Sharing, Method[Server, Private, Down, Up]):
-    """First every modality is learnt by itself, federated; then every client fuses its own."""
+    """First the clients train a federated network for every modality; then every client trains its
+    own fusion."""
 
-    stage1: int = 20  # rounds of modality-wise learning; fusion is learnt in those after them
-    finetune: float = 0.1  # share of lr at which encoders train in stage 2; 0: they stay as learnt
-    uniform: bool = False  # weigh all clients alike instead of by the windows that have a modality
+    stage1: int = 20  # rounds of modality-wise training; the rounds after them train the fusion
+    finetune: float = 0.1  # learning rate of encoders in stage 2, relative to lr; 0: frozen
+    uniform: bool = False  # give all clients equal weight instead of weighting them by the windows
+    # that have the modality
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,7 +93,7 @@ class Harmony(Sharing, Method[Server, Private, Down, Up]):
         return bool(modality_of(path))
 
     def sends(self, card: Card) -> Sent:
-        """In stage 2 nothing."""
+        """Makes all paths optional, as nothing is sent in stage 2."""
         return Sent(self.travels(card), optional=self.travels(card))
 
     def start_server(self, fleet: FleetView) -> Server:
@@ -96,34 +104,38 @@ class Harmony(Sharing, Method[Server, Private, Down, Up]):
         return Private(State.all(client.model), fuses=False)
 
     def down(self, server: Server, card: Card) -> Down:
-        wanted = () if server.served[card.id] else card.shapes
-        return Down(server.w.pick(wanted), stage2=server.rounds >= self.stage1)
+        paths = () if server.served[card.id] else card.shapes
+        return Down(server.w.pick(paths), stage2=server.rounds >= self.stage1)
 
     def adopt(self, client: Client, state: Private, down: Down) -> Private:
         (state.model | down.w).load_into(client.model)
         return state
 
     def local(self, client: Client, state: Private, down: Down) -> tuple[Private, Up]:
-        wise = modality_wise(client.card.params)
+        paths = modality_wise(client.card.params)
         if down.stage2:
-            own = [p for p in client.card.params if not p.startswith("unimodal.")]
-            own = [p for p in own if self.finetune or p not in wise]
-            self.train(client, paths=own, rates=dict.fromkeys(wise, self.finetune))
+            trained = [p for p in client.card.params if not p.startswith("unimodal.")]
+            if not self.finetune:
+                trained = [p for p in trained if p not in paths]
+            self.train(client, paths=trained, rates=dict.fromkeys(paths, self.finetune))
         else:
             self.train(
-                client, loss=lambda out, batch: unimodal_loss(client, out, batch), paths=wise
+                client, loss=lambda out, batch: unimodal_loss(client, out, batch), paths=paths
             )
-        sent = self.send(client)
-        return Private(State.all(client.model), down.stage2), Up(State() if down.stage2 else sent)
+        w = self.send(client)
+        return Private(State.all(client.model), down.stage2), Up(State() if down.stage2 else w)
 
     def common(self, server: Server) -> State:
         return server.w
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
-        served = server.served.clone()  # who answered is all that is read of single messages
+        served = server.served.clone()
+        # Of single messages, only the sender is read.
         served[[card.id for card, _ in ups.each()]] = server.rounds >= self.stage1
         means = ups.mean(lambda up: up.w, by=uniform if self.uniform else presence)
-        w = server.w | sound(means) if server.rounds < self.stage1 else server.w
+        w = server.w
+        if server.rounds < self.stage1:
+            w = w | nonnegative_variances(means)
         return Server(w, server.rounds + 1, served)
 
     def predict(self, client: Client, state: Private, batch: Batch) -> Tensor:
@@ -132,22 +144,26 @@ class Harmony(Sharing, Method[Server, Private, Down, Up]):
 
 
 def modality_wise(paths: Iterable[str]) -> list[str]:
+    """Returns the paths that belong to a single modality: encoders and unimodal networks."""
     return [path for path in paths if modality_of(path)]
 
 
 def unimodal_loss(client: Client, output: Output, batch: Batch) -> Tensor:
-    """The sum of the losses of all modalities, each on the windows that have it. They share no
-    parameter, so this trains each by itself."""
+    """Returns the sum of the losses of all modalities, each over the windows that have it. The
+    modalities share no parameters, so this trains each network by itself."""
     losses = []
     for m, h in output.features.items():
-        there = batch.present[m]
-        said = client.model.unimodal[m](h[there])
-        losses.append(client.task.loss(said, batch.target[there]) if len(said) else said.sum())
+        rows = batch.present[m]
+        prediction = client.model.unimodal[m](h[rows])
+        if len(prediction):
+            losses.append(client.task.loss(prediction, batch.target[rows]))
+        else:
+            losses.append(prediction.sum())  # zero, with a gradient of zero
     return torch.stack(losses).sum()
 
 
 def unimodal_mean(client: Client, output: Output, batch: Batch) -> Tensor:
-    """The mean of what the modalities predict that are present; zeros where none is."""
-    said = torch.stack([client.model.unimodal[m](h) for m, h in output.features.items()])
-    there = torch.stack([batch.present[m] for m in output.features])[..., None]
-    return (said * there).sum(0) / there.sum(0).clamp_min(1)
+    """Returns the mean of the predictions of the present modalities, or zeros if there is none."""
+    predictions = torch.stack([client.model.unimodal[m](h) for m, h in output.features.items()])
+    present = torch.stack([batch.present[m] for m in output.features])[..., None]
+    return (predictions * present).sum(0) / present.sum(0).clamp_min(1)

@@ -1,6 +1,7 @@
-"""Local. Every client trains its own model alone and sends nothing: the floor that any federation
-must beat.
+"""Local. Every client trains its own model alone and sends nothing: the baseline that a federated
+method should exceed.
 
+Messages: none.
 Deviation: none; there is no paper.
 """
 
@@ -16,7 +17,7 @@ from communis.methods.parts.training import Recipe
 
 @dataclass(frozen=True)
 class Local(Recipe, Method[None, State, None, None]):
-    """No exchange. Works with any mix of models and sensors."""
+    """Every client trains alone; nothing is sent. Any mix of models and sensors is possible."""
 
     @property
     def needs(self) -> Needs:

@@ -1,12 +1,13 @@
 """MOON. Li et al., CVPR 2021, Algorithm 1.
 https://arxiv.org/abs/2103.16257
 
-Names follow the paper: z, z_glob, z_prev representations under the current, the received and the
-last local model.
+Names follow the paper: z, z_glob and z_prev are the representations of the current, the received
+and the last local model.
+Messages: Down(w); Up(w). w is the federated part of the model.
 Deviation: the representation is the model's embedding; no projection head is added.
-Deviation: the two models of the contrast run in evaluation mode.
-Deviation: in a client's first round its last local model is the received one, so the contrast is
-constant.
+Deviation: the received and the last local model run in evaluation mode.
+Deviation: in a client's first round its last local model has the received parameters. Unless
+    BatchNorm's statistics are averaged, the contrastive loss is therefore constant.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from communis.methods.fedavg import Down, FedAvg, Up
 
 @dataclass(frozen=True)
 class Moon(FedAvg):
-    """FedAvg whose clients keep their representation near the common model's and away from their
-    own last one."""
+    """FedAvg with a local contrastive loss, which keeps the representation near that of the common
+    model and away from that of the client's last model."""
 
-    mu: float = 1.0  # weight of the contrast
-    tau: float = 0.5  # temperature
+    mu: float = 1.0  # weight of the contrastive loss
+    tau: float = 0.5  # temperature of the contrastive loss
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,7 +42,8 @@ class Moon(FedAvg):
         return State.buffers(client.model)
 
     def keep(self, client: Client) -> State:
-        """The last local model; what `adopt` receives takes the place of its parameters."""
+        """Returns the complete local model. In the next round `adopt` replaces the parameters that
+        it receives."""
         return State.all(client.model)
 
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
@@ -50,11 +52,13 @@ class Moon(FedAvg):
         state.load_into(prev)
 
         def loss(output: Output, batch: Batch) -> Tensor:
+            z = output.embedding
             with torch.no_grad():
-                z_glob, z_prev = glob(batch).embedding, prev(batch).embedding
-            near = F.cosine_similarity(output.embedding, z_glob) / self.tau
-            far = F.cosine_similarity(output.embedding, z_prev) / self.tau
-            contrast = -F.log_softmax(torch.stack([near, far], 1), 1)[:, 0].mean()
+                z_glob = glob(batch).embedding
+                z_prev = prev(batch).embedding
+            positive = F.cosine_similarity(z, z_glob) / self.tau
+            negative = F.cosine_similarity(z, z_prev) / self.tau
+            contrast = -F.log_softmax(torch.stack([positive, negative], 1), 1)[:, 0].mean()
             return client.task.loss(output.prediction, batch.target) + self.mu * contrast
 
         self.train(client, loss=loss if self.mu else None)

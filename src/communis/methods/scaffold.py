@@ -1,11 +1,13 @@
 """SCAFFOLD. Karimireddy et al., ICML 2020, Algorithm 1, option II.
 https://arxiv.org/abs/1910.06378
 
-Names follow the paper: x global model, y local model, c and c_i control variates, N clients.
-Deviation: BatchNorm's statistics, if they are averaged, have control variates that stay zero (they
-    travel all the same) and no eta_g: their plain mean.
-Deviation: |S| and N are counted per parameter path, so clients may lack modalities; N counts the
-    whole fleet, on a graph too.
+Names follow the paper: x is the global model, y the local model, c and c_i are control variates, N
+is the number of clients.
+Messages: Down(x, c); Up(dy, dc). dy and dc are the changes of y and c_i.
+Deviation: BatchNorm's statistics, if they are averaged, do not use eta_g; the server takes their
+    plain mean. Their control variates stay zero but are sent.
+Deviation: |S| and N are counted per parameter path, so clients may lack modalities. N counts the
+    clients of the whole fleet, also on a graph.
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ from communis.core.contract import Card, Client, FleetView, Method, Model
 from communis.core.errors import CommunisError
 from communis.core.replies import Replies, uniform
 from communis.core.state import State
-from communis.methods.parts.sharing import Sharing, is_statistic, sound
+from communis.methods.parts.sharing import Sharing, is_statistic, nonnegative_variances
 
 
 @dataclass(frozen=True)
 class Server:
     x: State
     c: State
-    N: State  # clients that own each path
+    N: State  # number of clients that own each path
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,10 @@ class Up:
 
 @dataclass(frozen=True)
 class Scaffold(Sharing, Method[Server, Private, Down, Up]):
-    """Control variates take the client drift out of every local step. Twice the bytes of FedAvg."""
+    """Control variates correct the client drift in every local step. Messages have twice the bytes
+    of FedAvg."""
 
-    lr_server: float = 1.0  # eta_g, the server's learning rate
+    lr_server: float = 1.0  # eta_g, the server's learning rate, above 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,12 +89,12 @@ class Scaffold(Sharing, Method[Server, Private, Down, Up]):
                 if p.grad is not None:
                     p.grad.add_(down.c[path] - c_i[path])
 
-        done = self.train(client, adjust=adjust)
+        steps = self.train(client, adjust=adjust).steps
         y = self.send(client)
         c_new = c_i
-        if done.steps:
-            moved = (down.x - y).pick(client.card.params)
-            c_new = c_i - down.c + moved / (done.steps * self.lr)  # line 12
+        if steps:
+            change = (down.x - y).pick(client.card.params)
+            c_new = c_i - down.c + change / (steps * self.lr)  # line 12
         up = Up(dy=y - down.x, dc=c_new - c_i)  # line 13
         return Private(c_new, self.keep(client)), up
 
@@ -99,4 +102,5 @@ class Scaffold(Sharing, Method[Server, Private, Down, Up]):
         dx = ups.mean(lambda up: up.dy, by=uniform)  # line 16: 1/|S|
         dc = ups.sum(lambda up: up.dc) / server.N  # line 17: |S|/N of the mean
         eta_g = State({p: torch.tensor(1.0 if is_statistic(p) else self.lr_server) for p in dx})
-        return Server(x=sound(server.x + dx * eta_g), c=server.c + dc, N=server.N)
+        x = nonnegative_variances(server.x + dx * eta_g)
+        return Server(x=x, c=server.c + dc, N=server.N)

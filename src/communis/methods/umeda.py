@@ -1,32 +1,41 @@
-"""UMEDA, Lai et al.: Diff-GNO, Section 3.3 and Algorithm 1. Its model is `sglt` (models/sglt.py,
-with deviations of its own), its privacy [privacy] mode = "paper" (privacy/guard.py).
-The paper has no public address that we know of.
+"""UMEDA, Lai et al.: Diff-GNO, Section 3.3 and Algorithm 1 (no public address known). Its model is
+`sglt` (models/sglt.py, with its own deviations), its privacy is [privacy] mode = "paper".
 
-Names follow the paper: theta_M the operator, U_g and W_g its leading directions, psi the score
-network, eta_s the server's step. All other parameters, theta_\\M, are averaged as in FedAvg.
+Names follow the paper: theta_M is the operator, U_g and W_g are its leading directions, psi is the
+score network, eta_s the server's step. The block of a matrix is the span of r leading directions on
+both sides; the core is the r x r matrix of a change in this block. All other parameters, theta_\\M,
+are averaged as in FedAvg.
+Messages: Down(w, operator, u, v, warm); Up(w, operator). w is theta_\\M, operator is theta_M or the
+    cores of its change, u and v are U_g and W_g.
 
-Where a setting brings the paper's reading back, it is named. All of them together are the variant
-`literal` of the preset umeda/controls.
+Each deviation names the setting that restores the paper's reading. All of these settings together
+are the variant `literal` of the preset umeda/controls.
 
-Deviation: theta_M is a tensor (m, d) of its own in every layer; the cores of all are one point.
-Deviation: a sample is no consensus. The default follows the learned score from the clients' mean
-    down the probability flow; sampler = "sample_mean" with samples = 1 draws one sample (line 11).
-Deviation: the score is learned preconditioned, in coordinates of unit variance, clients weighing by
-    samples. score_output = "raw" is Equation 12 as it stands: the output is the score, the
-    coordinates are as they are, all clients alike.
-Deviation: what ends farther from the mean than every client is replaced by the mean;
-    trust_region = 0 takes it wherever it is, unless it is not finite.
-Deviation: with fewer than least_clients the mean is taken; least_clients = 1 has no such rule.
-Deviation: the paper does not say how the score network is trained. Here: Adam, a rate that falls to
-    zero, and every round begins with half of the last network; score_decay = false and
-    score_keep = 1 leave both out. The "2-layer MLP" is read as two hidden layers.
-Deviation: no noise is added by the last of the reverse steps.
-Deviation: theta_M's own directions never change under updates within them, so the block is that of
-    a moving average of updates, after `warmup` rounds of plain means, and what is outside of it is
-    averaged; basis = "theta", warmup = 0 and residual = "drop" are the paper's.
-Deviation: bases are turned towards the last ones, since psi knows coordinates; align = false.
-Deviation: where clients noise what they send, a moving average of it is noise. There the block is
-    that of theta_M before the first round, for good, and what is outside of it is dropped.
+Deviation: theta_M is a separate tensor (m, d) in every layer. The cores of all layers form one
+    point.
+Deviation: a sample is not a consensus. The default starts at the clients' mean and follows the
+    probability flow of the learned score. sampler = "sample_mean" with samples = 1 draws one sample
+    (line 11).
+Deviation: the score network is preconditioned and works in coordinates of unit variance, and
+    clients are weighted by samples. score_output = "raw" is the literal Equation 12: the output is
+    the score, coordinates are not scaled, and all clients have equal weight.
+Deviation: a result that is farther from the mean than every client is replaced by the mean.
+    trust_region = 0 accepts any finite result.
+Deviation: with fewer than least_clients clients the mean is taken; least_clients = 1 disables this.
+Deviation: the paper does not state how the score network is trained. Here the optimiser is Adam
+    with a learning rate that decreases to zero, and every round starts with the parameters of the
+    last network multiplied by score_keep. score_decay = false and score_keep = 1 disable both. The
+    "2-layer MLP" is read as two hidden layers.
+Deviation: the last reverse step adds no noise.
+Deviation: theta_M's own leading directions never change under updates within their span. Therefore
+    the block is that of a moving average of updates, after `warmup` rounds of plain means, and the
+    residual outside of the block is averaged. basis = "theta", warmup = 0 and residual = "drop"
+    are the paper's.
+Deviation: a new basis is rotated towards the last one, because psi depends on the coordinates;
+    align = false disables this.
+Deviation: if clients add noise to their messages, a moving average of these is noise too. In this
+    case the block is that of theta_M before the first round, in all rounds, and the residual
+    outside of it is dropped.
 """
 
 from __future__ import annotations
@@ -60,7 +69,7 @@ from communis.methods.parts.diffusion.diffgno import (
     ConsensusName,
     DiffGNO,
     OperatorState,
-    noted,
+    operator_notes,
 )
 from communis.methods.parts.sharing import is_statistic
 
@@ -72,8 +81,8 @@ class Server(OperatorState):
 
 @dataclass(frozen=True)
 class Private:
-    kept: State  # buffers, and what a method keeps private
-    rest: State  # of theta_M, with consensus = "topr_average"
+    kept: State  # buffers and private parameters
+    rest: State  # the client's own part of theta_M outside of the block, with topr_average
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,7 @@ class Down(DownMessage):
     operator: State  # theta_M
     u: State  # U_g
     v: State  # W_g
-    warm: bool  # this round's mean is plain
+    warm: bool  # the round takes the plain mean
 
     def subspace(self, method: Umeda) -> Mapping[str, Tensor]:
         return self.u if method.upload == "full" else {}
@@ -103,54 +112,61 @@ class Up(UpMessage):
 
 @dataclass(frozen=True)
 class Umeda(Averaging, Method[Server, Private, Down, Up]):
-    """Clients' updates of the attention's operator meet in its spectral block, by diffusion; the
-    rest of the model is averaged."""
+    """The server combines the clients' updates of the attention operator with a diffusion model in
+    the operator's spectral block; all other parameters are averaged."""
 
-    rank: int = 16  # r, of the block
-    consensus: ConsensusName = "diffusion"  # of cores; topr_average: their mean, the rest stays
-    # with its client; fedavg: the mean of theta_M itself
-    basis: Literal["auto", "momentum", "theta", "fixed"] = "auto"  # auto: fixed under noise,
-    # else momentum; momentum: the block's directions are those of a moving average of updates;
-    # theta: of theta_M as it is; fixed: of theta_M as it was before the first round
-    beta: float = 0.8  # what a round keeps of that moving average
-    warmup: int = 3  # rounds of plain means first; none where the block is fixed
-    residual: Literal["auto", "mean", "drop"] = "auto"  # auto: drop under noise, else mean;
-    # mean: that of updates outside of the block is added
-    align: bool = True  # turn a basis towards the last one
-    upload: Literal["full", "latent"] = "full"  # latent: clients send cores only, of a fixed block
-    lr_server: float = 1.0  # eta_s, the server's step
-    sampler: Literal["denoise_mean", "sample_mean"] = "denoise_mean"  # sample_mean: the mean
-    # of samples; denoise_mean: from the clients' mean down the probability flow
-    samples: int = 64  # of sample_mean; the paper: 1
-    sigma_min: float = 0.01  # noise at t = 0
-    sigma_max: float = 50.0  # noise at t = 1
-    sigma_start: float = 4.0  # noise where denoise_mean starts, in the score's coordinates
-    reverse_steps: int = 50  # N_rev, from there to t = 0
-    trust_region: float = 1.0  # in radii of the clients' cloud; outside the mean is taken; 0: off
-    least_clients: int = 8  # with fewer the mean is taken
-    score_output: ScoreOutput = "preconditioned"  # raw: the paper's
-    score_width: int = 512  # hidden units of the score network's two layers
-    score_steps: int = 400  # of training, of a new score network
-    score_steps_warm: int = 100  # of training, of one from the last round
-    score_batch: int = 128  # points per step
-    score_lr: float = 0.003  # of Adam
-    score_decay: bool = True  # that rate falls to zero in every round
-    score_keep: float = 0.5  # share of the last round's parameters to begin with; 0: a new network
+    rank: int = 16  # r, rank of the block, at least 1
+    consensus: ConsensusName = "diffusion"  # combination of the clients' cores; diffusion: with a
+    # score network, see sampler; kernel: mode of a kernel density; spectral_mean: mean;
+    # geometric_median: geometric median; topr_average: mean, while the residual outside of the
+    # block stays on the client; fedavg: mean of theta_M, without a block
+    basis: Literal["auto", "momentum", "theta", "fixed"] = "auto"  # matrix whose leading directions
+    # are the block; momentum: a moving average of updates; theta: the present theta_M; fixed:
+    # theta_M before the first round; auto: fixed if privacy adds noise, else momentum
+    beta: float = 0.8  # decay of the moving average with basis = "momentum", in [0, 1)
+    warmup: int = 3  # rounds of plain means at the start; none with a fixed block
+    residual: Literal["auto", "mean", "drop"] = "auto"  # updates outside of the block; mean: their
+    # mean is added; drop: they are ignored; auto: drop if privacy adds noise, else mean
+    align: bool = True  # rotate a new basis towards the last one
+    upload: Literal["full", "latent"] = "full"  # full: clients send theta_M; latent: only the cores
+    # of its change in a fixed block
+    lr_server: float = 1.0  # eta_s, step of the server, above 0; 1: the whole step
+    sampler: Literal["denoise_mean", "sample_mean"] = "denoise_mean"  # denoise_mean: follow the
+    # probability flow from the clients' mean; sample_mean: mean of random samples
+    samples: int = 64  # number of samples with sample_mean; in the paper 1
+    sigma_min: float = 0.01  # noise at t = 0, above 0
+    sigma_max: float = 50.0  # noise at t = 1, above sigma_min
+    sigma_start: float = 4.0  # noise at the start of denoise_mean, in the score's coordinates;
+    # above sigma_min, at most sigma_max
+    reverse_steps: int = 50  # N_rev, number of steps from the start to t = 0
+    trust_region: float = 1.0  # largest distance of the consensus from the clients' mean, relative
+    # to that of the farthest client; beyond it the mean is taken; 0: no limit
+    least_clients: int = 8  # with fewer clients the mean is taken
+    score_output: ScoreOutput = "preconditioned"  # output of the score network; preconditioned:
+    # scaled to unit variance at all noise levels; raw: the score itself, as in the paper
+    score_width: int = 512  # units of the two hidden layers of the score network
+    score_steps: int = 400  # training steps of a new score network
+    score_steps_warm: int = 100  # training steps of a score network from the last round
+    score_batch: int = 128  # points per training step
+    score_lr: float = 0.003  # learning rate of the score network (Adam)
+    score_decay: bool = True  # this learning rate decreases to zero within every round
+    score_keep: float = 0.5  # factor, from 0 to 1, on the parameters of the last round's network
+    # at the start of training; 0: a new network
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (
-            self.rank < 1
-            or self.warmup < 0
-            or not 0 <= self.beta < 1
-            or not 0 < self.lr_server < math.inf
-        ):
-            needs = "rank >= 1, warmup >= 0, beta in [0, 1) and lr_server > 0"
-            found = f"{self.rank}, {self.warmup}, {self.beta} and {self.lr_server}"
-            raise CommunisError(f"umeda needs {needs}, got {found}")
+        counts = self.rank >= 1 and self.warmup >= 0
+        if not counts or not 0 <= self.beta < 1 or not 0 < self.lr_server < math.inf:
+            raise CommunisError(
+                "umeda needs rank >= 1, warmup >= 0, beta in [0, 1) and lr_server > 0, got "
+                f"{self.rank}, {self.warmup}, {self.beta} and {self.lr_server}"
+            )
         if self.consensus == "fedavg" and self.upload == "latent":
-            raise CommunisError('umeda: consensus = "fedavg" has no block: set upload = "full"')
-        self._diffusion()  # checks its settings
+            raise CommunisError(
+                'umeda: consensus = "fedavg" has no block, so no cores can be sent: '
+                'set upload = "full"'
+            )
+        self._diffusion()  # checks the settings of the diffusion
 
     def sends(self, card: Card) -> Sent:
         return Sent([path for path in self.travels(card) if not ops.is_operator(path)])
@@ -158,61 +174,69 @@ class Umeda(Averaging, Method[Server, Private, Down, Up]):
     def start_server(self, fleet: FleetView) -> Server:
         theta = State({p: t for p, t in fleet.params.items() if ops.is_operator(p)})
         w = State({p: t for p, t in self.initial(fleet).items() if p not in theta})
-        agreement = self._agreement(fleet.noised)
-        known = agreement.start(theta, fleet.streams.number("diffusion"), fleet.noised)
-        return Server(**vars(known), w=w)
+        seed = fleet.streams.number("diffusion")
+        operators = self._diffgno(fleet.noised).start(theta, seed, fleet.noised)
+        return Server(**vars(operators), w=w)
 
     def start_client(self, client: Client) -> Private:
         return Private(self.keep(client), State())
 
     def down(self, server: Server, card: Card) -> Down:
-        parts = (server.w, server.theta, server.u, server.v)
-        w, theta, u, v = (part.pick(card.shapes) for part in parts)
-        return Down(w, theta, u, v, server.round < self._warmup(server.noised))
+        paths = card.shapes
+        return Down(
+            w=server.w.pick(paths),
+            operator=server.theta.pick(paths),
+            u=server.u.pick(paths),
+            v=server.v.pick(paths),
+            warm=server.round < self._warmup(server.noised),
+        )
 
     def adopt(self, client: Client, state: Private, down: Down) -> Private:
         (state.kept | down.w | (down.operator + state.rest)).load_into(client.model)
         return state
 
     def local(self, client: Client, state: Private, down: Down) -> tuple[Private, Up]:
-        self.train(client)
+        self.train(client)  # line 6
         theta = State.of(client.model, down.operator)  # theta_M,k
-        change, rest = theta - down.operator, State()
+        change = theta - down.operator
         cores = ops.cores(change, down.u, down.v)  # Equation 10
+        rest = State()
         if self.consensus == "topr_average" and not down.warm:
             rest = change - ops.lifted(cores, down.u, down.v)
-        sent = theta - rest if self.upload == "full" else ops.named(cores)
+        operator = theta - rest if self.upload == "full" else ops.named(cores)
         w = self.send(client).pick(self.sends(client.card).paths)
-        return Private(self.keep(client), rest), Up(w, sent)
+        return Private(self.keep(client), rest), Up(w, operator)  # line 8
 
     def aggregate(self, server: Server, ups: Replies[Up]) -> Server:
         means = self.merge(server.w, ups)
-        w = ops.towards(server.w, means, self.lr_server)
+        w = ops.towards(server.w, means, self.lr_server)  # line 12, theta_\M
+        # As in scaffold, the server's step does not apply to statistics.
         statistics = means.pick([path for path in means if is_statistic(path)])
-        server = replace(server, w=w | statistics)  # no step of statistics, as in scaffold
+        server = replace(server, w=w | statistics)
         if self.consensus == "fedavg" or not server.theta:
             by = uniform if self.uniform else samples
             means = ups.mean(lambda up: State(up.operator), by=by)
             return replace(server, theta=ops.towards(server.theta, means, self.lr_server))
+        # Clients with other models have no operator.
         sent = [(card, up.operator) for card, up in ups.each() if up.operator]
-        n = torch.tensor([1.0 if self.uniform else max(1, card.samples) for card, _ in sent])
-        if not sent:  # others have no operator
+        if not sent:
             return server
-        agreement = self._agreement(server.noised)
+        n = torch.tensor([1.0 if self.uniform else max(1, card.samples) for card, _ in sent])
+        diffgno = self._diffgno(server.noised)
         if self.upload == "latent":
             cores = [ops.unnamed(operator) for _, operator in sent]
-            return replace(server, **vars(agreement.moved_by_cores(server, cores, n)))
+            return replace(server, **vars(diffgno.aggregate_cores(server, cores, n)))
         changes = [State(operator) - server.theta for _, operator in sent]
-        return replace(server, **vars(agreement.moved(server, changes, n)))
+        return replace(server, **vars(diffgno.aggregate(server, changes, n)))  # lines 10 to 12
 
     def common(self, server: Server) -> State:
         return server.w | server.theta
 
     def notes(self, server: Server, node: int) -> Mapping[str, float]:
-        return noted(server) if server.theta else {}
+        return operator_notes(server) if server.theta else {}
 
     def _basis(self, noised: bool) -> BasisName:
-        """What gives the block."""
+        """Returns the matrix that defines the block."""
         if self.upload == "latent":
             return "fixed"
         if self.basis == "auto":
@@ -220,18 +244,18 @@ class Umeda(Averaging, Method[Server, Private, Down, Up]):
         return self.basis
 
     def _warmup(self, noised: bool) -> int:
-        """Rounds of plain means, for a block that follows updates."""
+        """Returns the number of rounds of plain means, which a fixed block does not need."""
         return 0 if self._basis(noised) == "fixed" else self.warmup
 
     def _averages_residual(self, noised: bool) -> bool:
-        """Whether what is outside of the block is averaged."""
+        """Returns whether the server adds the mean residual outside of the block."""
         if self.consensus == "topr_average":
             return False
         if self.residual == "auto":
             return not noised
         return self.residual == "mean"
 
-    def _agreement(self, noised: bool) -> DiffGNO:
+    def _diffgno(self, noised: bool) -> DiffGNO:
         return DiffGNO(
             rank=self.rank,
             consensus=self.consensus,

@@ -1,12 +1,13 @@
 """UniFL: the modality-wise stage of Harmony alone. Ouyang et al., MobiSys 2023.
 https://doi.org/10.1145/3581791.3596844
 
-CoMFed's baseline "Harmony-UniFL": one FedAvg per modality, of a whole unimodal network.
-Deviation: a network is the model's encoder with a fusion and a head for that modality alone; the
-    model's own fusion and head, which serve all modalities, are not used and stay as they began.
+This is CoMFed's baseline "Harmony-UniFL": one FedAvg per modality, of a complete unimodal network.
+Messages: Down(w); Up(w). w holds the unimodal networks of the client's modalities.
+Deviation: a network consists of the model's encoder and of a fusion and a head for that modality
+    alone. The model's own fusion and head, for all modalities, are not used and are not trained.
 Deviation: all modalities of a client train in every round, each on the windows that have it.
-Deviation: means are weighted by these windows; `uniform` is the public code's.
-Deviation: the paper does not say what becomes of BatchNorm statistics: `buffers`.
+Deviation: means are weighted by these windows; `uniform` gives the mean of the public code.
+Deviation: the paper does not define the treatment of BatchNorm statistics; see `buffers`.
 """
 
 from __future__ import annotations
@@ -19,21 +20,23 @@ from communis.core.contract import Batch, Card, Client, FleetView, Method, Model
 from communis.core.replies import Replies, presence, uniform
 from communis.core.state import State
 from communis.methods.harmony import modality_wise, unimodal_loss, unimodal_mean
-from communis.methods.parts.sharing import Sharing, recalibrate, sound
+from communis.methods.parts.sharing import Sharing, nonnegative_variances, recalibrate
 
 
 @dataclass(frozen=True)
 class Networks:
-    """What the server has, and what travels either way."""
+    """The state of the server, and the message in both directions."""
 
     w: State  # the unimodal networks
 
 
 @dataclass(frozen=True)
 class UniFL(Sharing, Method[Networks, State, Networks, Networks]):
-    """Every modality is learnt by itself, federated; who has several averages their logits."""
+    """Clients train a separate federated network for every modality; a client with several
+    modalities averages their logits."""
 
-    uniform: bool = False  # weigh all clients alike instead of by the windows that have a modality
+    uniform: bool = False  # give all clients equal weight instead of weighting them by the windows
+    # that have the modality
 
     def equip(self, model: Model, task: Task) -> None:
         for m in model.feature_sizes:
@@ -56,8 +59,8 @@ class UniFL(Sharing, Method[Networks, State, Networks, Networks]):
         return state
 
     def local(self, client: Client, state: State, down: Networks) -> tuple[State, Networks]:
-        wise = modality_wise(client.card.params)
-        self.train(client, loss=lambda out, batch: unimodal_loss(client, out, batch), paths=wise)
+        paths = modality_wise(client.card.params)
+        self.train(client, loss=lambda out, batch: unimodal_loss(client, out, batch), paths=paths)
         return self.keep(client), Networks(self.send(client))
 
     def common(self, server: Networks) -> State:
@@ -65,11 +68,12 @@ class UniFL(Sharing, Method[Networks, State, Networks, Networks]):
 
     def aggregate(self, server: Networks, ups: Replies[Networks]) -> Networks:
         by = uniform if self.uniform else presence
-        return Networks(server.w | sound(ups.mean(lambda up: up.w, by=by)))
+        return Networks(server.w | nonnegative_variances(ups.mean(lambda up: up.w, by=by)))
 
     def prepare(self, client: Client, state: State) -> State:
         def networks(batch: Batch) -> Tensor:
-            return unimodal_loss(client, client.model(batch), batch)  # for the pass alone
+            # The forward pass matters, not the loss.
+            return unimodal_loss(client, client.model(batch), batch)
 
         if self.buffers == "recalibrate":
             recalibrate(client, networks)

@@ -1,12 +1,13 @@
-"""Unimodal. Pooled data and one classifier per sensor: what does a temperature do for it?
+"""Unimodal. One classifier per sensor on pooled data, to measure the effect of a temperature.
 
-The experiment of FedDUET's Appendix F.1 ("Uncertainty as temperature" against cross-entropy;
-no public address).
-Branches share no parameter, so training all of them at once is training each by itself, and one run
-scores every sensor alone.
-Deviation: a step sees the windows of a batch that have the sensor, so steps differ in size.
-Deviation: what several sensors predict together, the sum of their tempered logits, is not in the
-    paper.
+This is the experiment of FedDUET's Appendix F.1 ("Uncertainty as temperature" against
+cross-entropy; no public address).
+Branches share no parameters, so training all of them at once equals training each by itself, and
+one run scores every sensor alone.
+Messages: Down(w, buffers); Up(w, buffers). They stay on the server, as in centralized.py.
+Deviation: a step uses the windows of a batch that have the sensor, so steps differ in size.
+Deviation: the joint prediction of several sensors is the sum of their tempered logits, which is not
+    in the paper.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from communis.methods.parts import uncertainty
 
 @dataclass(frozen=True)
 class Unimodal(Centralized):
-    """Everybody's windows in one place; every sensor learns to predict on its own."""
+    """One pooled client trains a separate classifier for every sensor on the windows of all
+    clients."""
 
-    ut: bool = True  # divide logits by sigma, in training and prediction; False: cross-entropy
+    ut: bool = True  # divide logits by sigma in training and prediction; false: plain cross-entropy
 
     def equip(self, model: Model, task: Task) -> None:
         uncertainty.add_heads(model, task)
@@ -39,15 +41,16 @@ class Unimodal(Centralized):
     def local(self, client: Client, state: State, down: Down) -> tuple[State, Up]:
         def loss(output: Output, batch: Batch) -> Tensor:
             y = client.task.labels(batch.target)
-            return uncertainty.losses(self._said(client, output, batch), y)
+            return uncertainty.losses(self._unimodal(client, output, batch), y)
 
         self.train(client, loss=loss, paths=[p for p in client.card.params if modality_of(p)])
         return state, Up(w=State.of(client.model), buffers=State.buffers(client.model))
 
     def predict(self, client: Client, state: State, batch: Batch) -> Tensor:
-        said = self._said(client, client.model(batch), batch)
-        return (said.a[..., None] * said.tempered).sum(0)
+        unimodal = self._unimodal(client, client.model(batch), batch)
+        return (unimodal.a[..., None] * unimodal.tempered).sum(0)
 
-    def _said(self, client: Client, output: Output, batch: Batch) -> uncertainty.Unimodal:
-        said = uncertainty.unimodal(client.model, output, batch.present)
-        return said if self.ut else replace(said, s=torch.zeros_like(said.s))
+    def _unimodal(self, client: Client, output: Output, batch: Batch) -> uncertainty.Unimodal:
+        """Returns the outputs of all heads; without `ut`, sigma = 1."""
+        unimodal = uncertainty.unimodal(client.model, output, batch.present)
+        return unimodal if self.ut else replace(unimodal, s=torch.zeros_like(unimodal.s))

@@ -40,6 +40,7 @@ def test_refused_with_the_names_of_those_that_can(name: str) -> None:
     assert all(other in str(refusal.value) for other in MIXED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", AVERAGING)
 def test_with_a_mean_for_every_model(name: str) -> None:
     settings: dict[str, Any] = {"by_model": True}

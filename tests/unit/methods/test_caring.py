@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from communis import CommunisError, FedAvg, Plan, Replies, Run
-from communis.core.reductions.rules import RobustConfig
+from communis.core.reductions.settings import RobustConfig
 from communis.core.tasks import Pose
 from communis.exchange.wire import decode, encode, flatten
 from communis.fleet.attack import Attack
@@ -182,7 +182,7 @@ def test_impossible_accuracies_are_refused(a: float) -> None:
         (record,) = list(run)
     ((client, why),) = record.refused
     assert client == 1
-    assert "an accuracy lies between 0 and 1" in why
+    assert "an accuracy must be in [0, 1]" in why
     assert same(run.server.w, play(mixed(), Caring(lr=0.3), cohorts=[[0, 2]]).server.w)
 
 
@@ -234,9 +234,9 @@ def test_needs_classes() -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"low": -0.1}, "low from 0 to 1, got -0.1"),
-        ({"low": 1.5}, "low from 0 to 1, got 1.5"),
-        ({"low": float("nan")}, "low from 0 to 1, got nan"),
+        ({"low": -0.1}, r"low in \[0, 1\], got -0.1"),
+        ({"low": 1.5}, r"low in \[0, 1\], got 1.5"),
+        ({"low": float("nan")}, r"low in \[0, 1\], got nan"),
         ({"ema": "const"}, "set ema = 'none'"),
     ],
 )

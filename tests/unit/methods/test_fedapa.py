@@ -21,7 +21,7 @@ from communis.fleet.clients import FleetClients
 from communis.methods.fedapa import FedAPA, Up
 from communis.methods.fedavg import FedAvg
 from communis.methods.local import Local
-from communis.methods.parts.prototypes import warmed
+from communis.methods.parts.prototypes import warmup_weight
 from communis.models.zoo import Architecture
 from tests.unit.methods.tiny import (
     NORMED,
@@ -129,7 +129,10 @@ def test_nothing_to_contrast_is_local(settings: dict[str, float]) -> None:
 def test_lam_over_rounds() -> None:
     """The first round of a run is t = 0."""
     method = FedAPA()
-    assert [warmed(t, method.lam_min, method.lam_max, method.warmup) for t in (0, 50)] == [0, 1]
+    assert [warmup_weight(t, method.lam_min, method.lam_max, method.warmup) for t in (0, 50)] == [
+        0,
+        1,
+    ]
     client, _ = starting(FleetClients(mixed(), method), 0, round=1)
     targets = torch.ones(2, CLASSES, 6)
     assert method.objective(client, targets) is None

@@ -149,6 +149,8 @@ def test_refuses_mixed_models() -> None:
         ({"epochs": -1}, "epochs and max_steps at least 0"),
         ({"momentum": 1.0}, r"momentum must be in \[0, 1\)"),
         ({"weight_decay": -0.1}, "weight_decay at least 0"),
+        ({"momentum": 0.9, "optimizer": "adam"}, "no effect with optimizer = 'adam': set momentum"),
+        ({"momentum": 0.9, "optimizer": "adamw"}, "no effect with optimizer = 'adamw'"),
     ],
 )
 def test_refuses_senseless_settings(settings: dict[str, Any], text: str) -> None:

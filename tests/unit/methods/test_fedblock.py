@@ -131,7 +131,7 @@ def test_all_finite_with_one_client_and_absent_classes() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(CommunisError, match="ema goes by who has a branch"):
+    with pytest.raises(CommunisError, match="ema depends on which clients have a branch"):
         FedBlock(ema="const")
     with pytest.raises(CommunisError, match="FedBlock averages parameters"):
         ran(fleet(models=(SMALL, "cnn_small")), FedBlock())

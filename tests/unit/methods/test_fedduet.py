@@ -499,7 +499,7 @@ def test_other_bad_settings_are_refused() -> None:
         FedDUET(penalty=-1.0)
     with pytest.raises(CommunisError, match="ensemble must be one of"):
         FedDUET(ensemble="mean")  # type: ignore[arg-type]
-    with pytest.raises(CommunisError, match="r is a share"):
+    with pytest.raises(CommunisError, match="r must be in"):
         FedDUET(r=0.0)
     place = np.zeros((12, 2), np.float32)
     with pytest.raises(CommunisError, match="needs a classification or counting task"):

@@ -9,7 +9,7 @@ import pytest
 from communis import Run
 from communis.results.compare import collect
 from communis.results.correlation import spearman
-from communis.results.uncertainty import DOUBT, SCORE, points
+from communis.results.uncertainty import SCORE, UNCERTAINTY, points
 from communis.run.config import cells
 
 pytestmark = pytest.mark.slow
@@ -59,6 +59,6 @@ def test_sigma_f_is_higher_where_scores_are_lower(runs: Path) -> None:
     """Over both fleets; within one it need not be."""
     table = points([run for run in collect([runs]) if run.method == "fedduet"])
     assert len(table) == 12
-    assert spearman(table[DOUBT], table[SCORE]).rho < 0
-    means = table.groupby("place")[DOUBT].mean()
+    assert spearman(table[UNCERTAINTY], table[SCORE]).rho < 0
+    means = table.groupby("place")[UNCERTAINTY].mean()
     assert means["fleet severe"] > means["fleet complete"]

@@ -343,7 +343,7 @@ def test_refuses_half_a_message() -> None:
     Up(w).check(card, game.method)
     Up(State(autoencoders(w))).check(card, game.method)
     for lost in ("encoders.a", "unimodal.b", "fusion.", "head."):
-        with pytest.raises(CommunisError, match="whole classifier"):
+        with pytest.raises(CommunisError, match="complete classifier"):
             Up(State({k: t for k, t in w.items() if lost not in k})).check(card, game.method)
 
 

@@ -172,7 +172,7 @@ def test_public_windows_of_a_round(size: int) -> None:
     for round in (1, 2):
         for i in range(3):
             client = game.bound.client(i, round)
-            drawn = game.method._drawn(client)
+            drawn = game.method._public_batch(client)
             shown, expected = drawn.batch(torch.arange(size)), public(client, size, round)
             assert same(shown.inputs, expected.inputs)
             assert torch.equal(shown.target, expected.target)

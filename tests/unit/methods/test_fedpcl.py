@@ -14,7 +14,7 @@ from torch import Tensor
 
 from communis import Batch, Client, CommunisError, Model, Replies
 from communis.core.tasks import Localisation
-from communis.methods.fedpcl import FedPCL, Up, contrast, sets
+from communis.methods.fedpcl import FedPCL, Up, contrast, padded_sets
 from communis.models.zoo import Architecture
 from tests.unit.methods.tiny import (
     SMALL,
@@ -131,13 +131,13 @@ def test_nothing_to_contrast_with(known: list[int]) -> None:
     assert torch.equal(h.grad, torch.zeros(2, 2))
 
 
-def test_sets() -> None:
+def test_padded_sets() -> None:
     """Own, others' and the mean, each padded by the mean; by the own where the mean has none."""
     own = torch.tensor([[1.0], [0], [4], [0]])
     average, other = torch.tensor([[2.0], [3], [0], [0]]), torch.tensor([[5.0], [0], [0], [0]])
-    first = sets(own, own[None][:0])
+    first = padded_sets(own, own[None][:0])
     assert first.tolist() == [own.tolist()] * 2
-    found = sets(own, torch.stack([average, other]))
+    found = padded_sets(own, torch.stack([average, other]))
     assert found[..., 0].tolist() == [[2, 3, 4, 0], [1, 3, 4, 0], [5, 3, 4, 0]]
 
 
@@ -196,7 +196,7 @@ def test_a_class_nobody_has() -> None:
     assert not game.server.p[:, 2].any()
     for i in range(2):
         client, state, down = game.receive(i, 3)
-        assert not sets(state.p, down.p)[:, 2].any()
+        assert not padded_sets(state.p, down.p)[:, 2].any()
         scores = game.method.predict(client, state, client.test.batch(torch.arange(3)))
         assert bool((scores[:, 2] < scores[:, :2].min() - 100).all())
         assert all(bool(torch.isfinite(t).all()) for t in state.model.values())
@@ -236,7 +236,7 @@ def test_who_comes_late() -> None:
     _, state, down = game.receive(0, 2)
     assert tuple(down.p.shape) == (2, CLASSES, 6)
     assert torch.equal(down.p[0], game.server.p[0])
-    found = sets(state.p, down.p)
+    found = padded_sets(state.p, down.p)
     assert bool((found[:, 2] == state.p[2]).all())
     game.round([0])
     assert game.server.who.tolist() == [0, 1]

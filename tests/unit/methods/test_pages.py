@@ -23,7 +23,7 @@ LOCAL = {f.name: f.default for f in fields(Recipe)}
 def table(text: str, heading: str) -> dict[str, object]:
     """name -> default of the settings table under a heading."""
     section = text.split(f"## {heading}\n")[1].split("\n## ", maxsplit=1)[0]
-    rows = re.findall(r"^\| `(\w+)` \| `([^`]*)` \|", section, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| [^|]* \| `([^`]*)` \|", section, re.MULTILINE)
     return {name: value(default) for name, default in rows}
 
 
@@ -40,12 +40,13 @@ def value(text: str) -> object:
 
 @pytest.mark.parametrize("name", names("methods"))
 def test_page(name: str) -> None:
-    """Own settings with their defaults, no more and no fewer; a test file."""
+    """Own settings with their defaults; a test file. That the table is the generated one is tested
+    with the other references."""
     text = (PAGES / f"{name}.md").read_text("utf-8")
     found = {f.name: f.default for f in fields(find("methods", name))}
     common = LOCAL if name == "fedavg" else COMMON
     own = {key: value for key, value in found.items() if common.get(key, ...) != value}
-    assert table(text, "Settings") == own
+    assert own.items() <= table(text, "Settings").items()
     assert f"tests/unit/methods/test_{name}.py" in text
     assert (Path(__file__).parent / f"test_{name}.py").exists()
     assert f"[{name}]({name}.md)" in (PAGES / "README.md").read_text("utf-8")

@@ -255,7 +255,7 @@ def test_a_model_without_operator_is_fedavg() -> None:
         ({}, "operator holds {}"),
         ({PATH: torch.zeros(2, 2)}, r"expected .*\(4, 4\)"),
         ({PATH + ".core": torch.zeros(4, 4)}, "operator holds"),
-        ({PATH: torch.zeros(4, 4, dtype=torch.float64)}, "expected float32"),
+        ({PATH: torch.zeros(4, 4, dtype=torch.float64)}, "expected torch.float32"),
     ],
 )
 def test_messages_that_cannot_be_true(sent: dict[str, torch.Tensor], text: str) -> None:
@@ -358,7 +358,7 @@ def test_a_block_is_fixed_by_default_where_clients_noise_what_they_send() -> Non
 def test_umeda_has_no_sums_for_a_trusted_server() -> None:
     with pytest.raises(CommunisError, match="central releases noised sums only"):
         ran(Umeda(batch=2, uniform=True), privacy=PrivacyConfig(mode="central", noise=1.0))
-    with pytest.raises(CommunisError, match="names no subspace"):
+    with pytest.raises(CommunisError, match="has no subspace"):
         ran(Umeda(batch=2, upload="latent"), privacy=PrivacyConfig(mode="paper", epsilon=2.0))
 
 
@@ -366,7 +366,7 @@ def test_the_papers_privacy_needs_an_operator_to_noise() -> None:
     for operator, kappa in (("none", 1.0), ("none", 4.0)):
         privacy = PrivacyConfig(mode="paper", epsilon=2.0, kappa=kappa)
         with pytest.raises(
-            CommunisError, match="noises theta_M, which this fleet's models have not"
+            CommunisError, match="noises theta_M, which this fleet's models do not have"
         ):
             Run(small(NINE, operator=operator), Umeda(batch=2), Plan(workers=1), privacy=privacy)
 

@@ -269,6 +269,7 @@ def test_recalibration_takes_time() -> None:
     assert client.log["windows"] == 6 + 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [NORMED, TEMPORAL])
 @pytest.mark.parametrize("buffers", ["private", "average", "recalibrate"])
 def test_few_windows(buffers: Any, model: Architecture) -> None:

@@ -74,6 +74,7 @@ def test_no_tuning_is_fedavg() -> None:
     assert one.scores().equals(other.scores())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("carry", [False, True])
 def test_training_goes_on_from_the_untuned_model(carry: bool) -> None:
     """However often it is scored, the common model is FedAvg's, and the last scores are the same:

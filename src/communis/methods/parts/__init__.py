@@ -1,1 +1,1 @@
-"""Pieces that several methods share: training, optimisers, prototypes, diffusion."""
+"""Parts that several methods share: local training, optimisers, prototypes, diffusion."""

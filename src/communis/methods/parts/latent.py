@@ -1,5 +1,5 @@
-"""Class-wise statistics in a shared latent space: how they are estimated, packed and pulled
-together. The mathematics of CoMFed."""
+"""Class-wise statistics in a shared latent space: estimation, packing and regularisation. This is
+the mathematics of CoMFed; equations are those of its paper."""
 
 from __future__ import annotations
 
@@ -15,70 +15,77 @@ from communis.core.contract import Client
 from communis.core.errors import CommunisError
 from communis.core.state import State
 from communis.methods.parts.optim import Adam
-from communis.methods.parts.training import in_turn, note_forward
+from communis.methods.parts.training import balanced_order, note_forward
 
-EPSILON = 1e-3  # the norm is smoothed so that its slope vanishes at the target
-LEAST = 1e-12  # keeps a quotient finite
-ROUNDED = 1e-6  # of the vectors' length: in float32 what is apart by less is apart by rounding
-NEVER = 1e6  # the age of what was not heard yet
-TRACED = 10  # rounds between two looks at the pull
+EPSILON = 1e-3  # smooths the norm so that its gradient vanishes at the target
+LEAST = 1e-12  # least denominator of a ratio
+ROUNDED = 1e-6  # relative to the vectors' length: a smaller separation is a rounding error
+NEVER = 1e6  # age of a value that was never received
+LOG_EVERY = 10  # rounds between two records of the pull
 
 
 def class_means(v: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """(classes, e) means of the rows of v (B, e) by class, zero without any; and which have one."""
+    """Returns the means (classes, e) of the rows of v (B, e) by class, zero for a class without
+    rows, and which classes have rows (classes,)."""
     members = nn.functional.one_hot(y, classes).to(v)
     n = members.sum(0)
     return members.T @ v / n.clamp_min(1)[:, None], n > 0
 
 
 def phi(x: Tensor, y: Tensor, consensus: str) -> Tensor:
-    """The distance whose sum the consensus makes least: squared for the mean; for the median
-    itself, smoothed near zero."""
+    """Returns phi(x, y), the distance whose sum the consensus minimises (Equation 11): the squared
+    distance |x - y|^2 for the mean; for the geometric median the distance |x - y|, smoothed near
+    zero."""
     square = (x - y).square().sum(-1)
     return square if consensus == "mean" else (square + EPSILON**2).sqrt()
 
 
 def regulariser(u: Tensor, has: Tensor, targets: Tensor, known: Tensor, consensus: str) -> Tensor:
-    """L_reg: the mean over the classes in `has` of phi(u_c, target), itself the mean over those
-    pulls (J, classes, d) that know the class; a class without any adds nothing."""
-    pulls = phi(u, targets, consensus) * (known & has)
-    by_class = pulls.sum(0) / known.sum(0).clamp_min(1)
+    """Returns L_reg, the mean over the classes in `has` of the mean of phi(u_c, target) over the
+    pulls (J, classes, d) that have a target for the class. A class without a target adds zero."""
+    pulls = phi(u, targets, consensus) * (known & has)  # the terms of Equation 10; one: Equation 12
+    by_class = pulls.sum(0) / known.sum(0).clamp_min(1)  # Equation 6
     return by_class.sum() / has.sum().clamp_min(1)
 
 
 def separation(u: Tensor, has: Tensor) -> Tensor:
-    """The root mean square distance of class vectors from their mean."""
+    """Returns the root mean square distance of the class vectors from their mean, 0 without any."""
     rows = u[has]
     return (rows - rows.mean(0)).square().sum(1).mean().sqrt() if len(rows) else u.new_zeros(())
 
 
 def scale(u: Tensor, has: Tensor) -> Tensor:
-    """The separation, or 1 where there is none, as of a single class or of equal class vectors,
-    whose mean is rounded."""
-    found = separation(u, has)
-    length = u[has].square().sum(1).mean().sqrt() if bool(has.any()) else found
-    return torch.where(found > ROUNDED * length, found, 1.0)
+    """Returns the separation, or 1 if there is none: with a single class, or if class vectors are
+    equal up to the rounding of their mean."""
+    apart = separation(u, has)
+    length = u[has].square().sum(1).mean().sqrt() if bool(has.any()) else apart
+    return torch.where(apart > ROUNDED * length, apart, 1.0)
 
 
-def course(u: Tensor, has: Tensor, targets: Tensor, known: Tensor) -> dict[str, float]:
-    """How far class vectors are from each other, from their targets, and these (of the first pull)
-    from each other, for the client's log; the latter two where there are any."""
-    found, shared = {diagnostics.SEPARATION.name: float(separation(u, has))}, known & has
-    if bool(shared.any()):
-        distances = (u - targets).norm(dim=-1)[shared]
-        found[diagnostics.DISTANCE.name] = float(distances.mean())
-        found[diagnostics.TARGET_SEPARATION.name] = float(separation(targets[0], known[0]))
-    return found
+def distances(u: Tensor, has: Tensor, targets: Tensor, known: Tensor) -> dict[str, float]:
+    """Returns the diagnostics of a client's class vectors: their separation and, if they have
+    targets, their mean distance from these and the separation of the targets of the first pull."""
+    log = {diagnostics.SEPARATION.name: float(separation(u, has))}
+    pulled = known & has
+    if bool(pulled.any()):
+        to_targets = (u - targets).norm(dim=-1)[pulled]
+        log[diagnostics.DISTANCE.name] = float(to_targets.mean())
+        log[diagnostics.TARGET_SEPARATION.name] = float(separation(targets[0], known[0]))
+    return log
 
 
 @torch.no_grad()
 def statistics(client: Client, size: int, batch_norms: bool) -> tuple[Tensor, Tensor]:
-    """Class means of the embedding over one balanced minibatch (if it holds as many, over all
-    training windows), with the model as it is and without dropout. batch_norms: BatchNorm goes by
-    this batch, as in training, but learns nothing from it; else by its running statistics."""
+    """Returns the class means of the embedding over one balanced minibatch, or over all training
+    windows if the minibatch is not smaller, with the present model and without dropout.
+
+    batch_norms: BatchNorm uses the statistics of this batch, as in training, but does not update
+    its running statistics; else it uses the running statistics."""
     y = client.task.labels(client.train.target)
-    rows = torch.arange(len(y))
-    rows = rows if size >= len(y) else in_turn(y, client.generator("latents"))[:size]
+    if size >= len(y):
+        rows = torch.arange(len(y))
+    else:
+        rows = balanced_order(y, client.generator("latents"))[:size]
     note_forward(client, client.train, len(rows))
     before = State.buffers(client.model)
     client.model.eval()
@@ -91,61 +98,74 @@ def statistics(client: Client, size: int, batch_norms: bool) -> tuple[Tensor, Te
     return class_means(embedding, y[rows.to(y.device)], client.task.classes)
 
 
-def descended(
+def trained_translator(
     client: Client, start: Tensor, loss: Callable[[Tensor], Tensor], lr: float, steps: int
 ) -> Tensor:
-    """A translator after some steps of Adam, whose memory is the client's."""
-    moved = start.clone().requires_grad_()
-    optimizer = Adam([moved], lr)
+    """Returns the translator after these steps of Adam. Adam's state is kept in the client's
+    memory."""
+    P = start.clone().requires_grad_()
+    optimizer = Adam([P], lr)
     optimizer.recall(["translator"], client.memory)
     for _ in range(steps):
-        (moved.grad,) = torch.autograd.grad(loss(moved), [moved])
+        (P.grad,) = torch.autograd.grad(loss(P), [P])
         optimizer.step()
     client.memory.update(optimizer.memory(["translator"]))
-    return moved.detach()
+    return P.detach()
 
 
 def translator(client: Client, d: int, common: bool, orthonormal: bool) -> Tensor:
-    """A random matrix (d, embedding): entries N(0, 1/embedding), or orthonormal rows; the client's
-    own, or common to all with that embedding."""
+    """Returns a random matrix (d, embedding) with entries N(0, 1/embedding) or orthonormal rows. It
+    is the client's own, or with `common` or `orthonormal` the same for all clients with this
+    embedding size."""
     size = client.card.sizes["embedding"]
-    draw = client.streams.generator("P", *([] if common or orthonormal else [client.card.id]))
-    drawn = torch.from_numpy(draw.standard_normal((d, size)))
+    own = () if common or orthonormal else (client.card.id,)
+    normal = client.streams.generator("P", *own).standard_normal((d, size))
+    drawn = torch.from_numpy(normal)
     rows: Tensor = torch.linalg.qr(drawn.T)[0].T if orthonormal else drawn / size**0.5
     return rows.float().contiguous().to(client.train.target.device)
 
 
-def traced(client: Client, local: Tensor, regulariser: Tensor) -> Tensor:
-    """Their sum. In the first step of every tenth round the client's log gets how strongly the
-    consensus pulls: the length of its slope by the model's parameters against that of the task."""
-    if client.round % TRACED or diagnostics.PULL.name in client.log:
+def logged_sum(client: Client, local: Tensor, regulariser: Tensor) -> Tensor:
+    """Returns the sum of both losses. In the first step of every tenth round it logs the strength
+    of the pull: the norm of the regulariser's gradient with respect to the model's parameters,
+    relative to that of the local loss."""
+    if client.round % LOG_EVERY or diagnostics.PULL.name in client.log:
         return local + regulariser
     trained = [p for p in client.model.parameters() if p.requires_grad]
-    lengths = []
+    norms = []
     for loss in (regulariser, local):
-        slopes = torch.autograd.grad(loss, trained, retain_graph=True, allow_unused=True)
-        squares = [float(g.square().sum()) for g in slopes if g is not None]
-        lengths.append(math.sqrt(math.fsum(squares)))
-    client.log[diagnostics.PULL.name] = lengths[0] / max(lengths[1], LEAST)
+        gradients = torch.autograd.grad(loss, trained, retain_graph=True, allow_unused=True)
+        squares = [float(g.square().sum()) for g in gradients if g is not None]
+        norms.append(math.sqrt(math.fsum(squares)))
+    client.log[diagnostics.PULL.name] = norms[0] / max(norms[1], LEAST)
     return local + regulariser
 
 
-def told(u: Tensor, age: Tensor, who: Tensor) -> dict[str, Tensor]:
-    """The targets (1, classes, d) that there are, by class; of several pulls, which are of clients,
-    none: they have no centre."""
-    known = (age[0] < NEVER).nonzero().flatten().tolist() if who.tolist() == [-1] else []
+def consensus_by_class(u: Tensor, age: Tensor, who: Tensor) -> dict[str, Tensor]:
+    """Returns the existing targets of u (1, classes, d) by class. Several pulls are values of
+    clients and have no consensus, so the result is empty."""
+    if who.tolist() != [-1]:
+        return {}
+    known = (age[0] < NEVER).nonzero().flatten().tolist()
     return {str(c): u[0, c] for c in known}
 
 
 def pack(u: Tensor, has: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows of u (..., classes, d) that `has` (..., classes) names, and `has` as bits: what
-    travels."""
+    """Returns the payload of u (..., classes, d): its rows in `has` (..., classes), and `has` as
+    bits."""
     bits = np.packbits(has.cpu().numpy(), axis=-1, bitorder="little")
     return u[has].contiguous(), torch.from_numpy(bits)
 
 
+def no_targets(u: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the payload of a message without pulls, in the type and size of u (pulls, classes,
+    d)."""
+    _, classes, d = u.shape
+    return pack(u.new_zeros(0, classes, d), u.new_zeros(0, classes, dtype=torch.bool))
+
+
 def unpack(rows: Tensor, bits: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """The reverse; zero where there is none."""
+    """Reverses `pack`: returns u, zero where `has` is false, and `has`."""
     flags = np.unpackbits(bits.cpu().numpy(), axis=-1, count=classes, bitorder="little")
     has = torch.from_numpy(flags.astype(bool)).to(rows.device)
     u = rows.new_zeros(*has.shape, rows.shape[-1])
@@ -154,29 +174,34 @@ def unpack(rows: Tensor, bits: Tensor, classes: int) -> tuple[Tensor, Tensor]:
 
 
 def check(rows: Tensor, bits: Tensor, classes: int, d: int) -> None:
-    """Refuses what `pack` cannot have made."""
+    """Refuses a payload that `pack` cannot have made."""
     size = -(-classes // 8)
     if bits.dtype is not torch.uint8 or tuple(bits.shape) != (size,):
-        raise CommunisError(f"has is {bits.dtype} {tuple(bits.shape)}, expected {size} bytes")
+        raise CommunisError(
+            f"has is {bits.dtype} {tuple(bits.shape)}, expected torch.uint8 {(size,)}"
+        )
     flags = np.unpackbits(bits.numpy(), bitorder="little")
     if flags[classes:].any():
-        raise CommunisError(f"has names a class beyond the {classes} that there are")
-    if rows.dtype is not torch.float32 or tuple(rows.shape) != (int(flags.sum()), d):
-        found, expected = tuple(rows.shape), (int(flags.sum()), d)
-        raise CommunisError(f"u is {rows.dtype} {found}, expected torch.float32 {expected}")
+        raise CommunisError(f"has has a bit for a class beyond the {classes} classes")
+    expected = (int(flags.sum()), d)
+    if rows.dtype is not torch.float32 or tuple(rows.shape) != expected:
+        raise CommunisError(
+            f"u is {rows.dtype} {tuple(rows.shape)}, expected torch.float32 {expected}"
+        )
 
 
-def collected(
+def latest(
     old: tuple[Tensor, Tensor, Tensor], sent: Sequence[tuple[int, Tensor, Tensor]]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What every client sent last: u (clients, classes, d), age and who, after a round in which
-    these (client, u, has) were heard."""
+    """Returns the last values of every client, u (clients, classes, d), with age and who, after a
+    round in which these (client, u, has) were received."""
     u, age, who = old
-    missing = torch.tensor([i for i, *_ in sent if i not in who.tolist()], dtype=who.dtype)
+    known = who.tolist()
+    new = torch.tensor([client for client, *_ in sent if client not in known], dtype=who.dtype)
     _, classes, d = u.shape
-    who = torch.cat([who, missing])
-    u = torch.cat([u, u.new_zeros(len(missing), classes, d)])
-    age = torch.cat([age + 1, torch.full((len(missing), classes), NEVER)])
+    who = torch.cat([who, new])
+    u = torch.cat([u, u.new_zeros(len(new), classes, d)])
+    age = torch.cat([age + 1, torch.full((len(new), classes), NEVER)])
     for client, rows, has in sent:
         place = who.tolist().index(client)
         u[place] = torch.where(has[:, None], rows, u[place])

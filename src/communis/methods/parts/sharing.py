@@ -1,4 +1,4 @@
-"""What of a model travels, and what becomes of its BatchNorm statistics."""
+"""The parts of a model that are sent, and the treatment of BatchNorm statistics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from communis.core.contract import Batch, Card, Client, FleetView, Sent
 from communis.core.state import State
 from communis.methods.parts.training import Recipe, note_forward
 
-PART = 512  # windows at once when statistics are estimated anew
+PART = 512  # largest number of windows per forward pass when statistics are estimated
 
 
 class Owner(Protocol):
@@ -27,44 +27,48 @@ class Owner(Protocol):
 
 @dataclass(frozen=True)
 class Sharing(Recipe):
-    """What methods whose clients train one common model, or parts of one, have in common."""
+    """The common part of methods in which clients train one common model, or parts of it."""
 
-    buffers: Literal["private", "average", "recalibrate"] = "private"  # BatchNorm's statistics:
-    # they stay with their client; they are averaged as parameters are; or they stay, and are
-    # estimated anew from the client's training windows before it predicts
+    buffers: Literal["private", "average", "recalibrate"] = "private"  # treatment of BatchNorm
+    # statistics; private: they stay on the client; average: they are averaged like parameters;
+    # recalibrate: they stay, and are estimated from the client's training windows before
+    # predictions
 
     def shares(self, path: str) -> bool:
-        """Whether a path is federated; the others stay with their client."""
+        """Returns whether a path is federated. Other paths stay on the client."""
         return not path.startswith("private.")
 
     def shared(self, paths: Iterable[str]) -> list[str]:
+        """Returns the federated paths among these."""
         return [path for path in paths if self.shares(path)]
 
     def statistics(self, owner: Owner) -> list[str]:
-        """The statistics that travel: means and variances of shared layers, not counters."""
+        """Returns the paths of the statistics that are sent: means and variances of shared layers,
+        without counters."""
         return self.shared(owner.statistics) if self.buffers == "average" else []
 
     def travels(self, owner: Owner) -> list[str]:
-        """All paths that travel."""
+        """Returns all paths that are sent."""
         return [*self.shared(owner.params), *self.statistics(owner)]
 
     def sends(self, card: Card) -> Sent:
         return Sent(self.travels(card))
 
     def initial(self, fleet: FleetView) -> State:
-        """The common model before the first round."""
+        """Returns the common model before the first round."""
         return (fleet.params | fleet.statistics).pick(self.travels(fleet))
 
     def keep(self, client: Client) -> State:
-        """The private part of the client's model. Statistics are always in it; where they are
-        averaged, what comes down takes their place."""
+        """Returns the private part of the client's model. It always includes the statistics; if
+        they are averaged, the received ones replace them."""
         private = [path for path in client.card.params if not self.shares(path)]
         return State.of(client.model, private) | State.buffers(client.model)
 
     def send(self, client: Client) -> State:
-        """The federated part of the client's model, after training."""
+        """Returns the federated part of the client's model, after training."""
         if self.buffers == "recalibrate":
-            note_forward(client, client.train)  # a device makes itself ready in every round
+            # A device recalibrates in every round, also if the run does not score the round.
+            note_forward(client, client.train)
         return State.of(client.model, self.travels(client.card))
 
     def prepare(self, client: Client, state: Any) -> Any:
@@ -74,33 +78,37 @@ class Sharing(Recipe):
 
 
 def is_statistic(path: str) -> bool:
+    """Returns whether the path is a mean or variance of a BatchNorm layer."""
     return _name(path) in ("running_mean", "running_var")
 
 
-def sound(w: State) -> State:
-    """A common model whose variances are not negative, as noise or a liar may have made them."""
+def nonnegative_variances(w: State) -> State:
+    """Returns the model with BatchNorm variances of at least zero, as privacy noise or an attacker
+    may make them negative."""
     return State({p: t.clamp_min(0) if _name(p) == "running_var" else t for p, t in w.items()})
 
 
 def _name(path: str) -> str:
-    """Of a tensor in its module, without the mark of a model."""
+    """Returns the name of a tensor in its module, without the model's mark."""
     return path.partition("@")[0].rpartition(".")[2]
 
 
 @torch.no_grad()
 def recalibrate(client: Client, forward: Callable[[Batch], object]) -> None:
-    """Statistics become those of the client's training windows, with weights as they are: one
-    pass, in which nothing else changes. Layers that it does not reach, as of a sensor that never
-    worked, keep theirs."""
-    model, windows = client.model.eval(), len(client.train)
+    """Sets the BatchNorm statistics to those of the client's training windows under the present
+    weights, in one pass that changes nothing else. Layers that the pass does not reach, such as
+    those of a sensor that never worked, keep their statistics."""
+    model = client.model.eval()
+    windows = len(client.train)
     before = State.buffers(model)
     norms = {path: norm for path, norm in model.named_modules() if isinstance(norm, _BatchNorm)}
     momenta = {path: norm.momentum for path, norm in norms.items()}
     parts = -(-windows // PART) if norms else 0
     for norm in norms.values():
         norm.reset_running_stats()
-        norm.train().momentum = None  # all parts count alike
-    for first in range(parts):  # each has windows from all over, so that they are alike
+        norm.train().momentum = None  # all parts have equal weight
+    for first in range(parts):
+        # A part takes every n-th window, so that all parts have a similar distribution.
         forward(client.train.batch(torch.arange(first, windows, parts)))
     for path, norm in norms.items():
         norm.eval().momentum = momenta[path]

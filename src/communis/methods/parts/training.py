@@ -1,12 +1,12 @@
-"""The one local training loop. A method brings a loss, the paths that train, and an adjustment of
-the gradients if it has one. What it computes is written down for the device clock."""
+"""The local training loop of all methods. A method defines the loss, the paths that train and,
+optionally, an adjustment of the gradients. The loop logs its computation for the device clock."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice, permutations
+from itertools import permutations
 from typing import Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -18,37 +18,46 @@ from communis.core.contract import Batch, Client, Model, Output, Samples
 from communis.core.diagnostics import Diagnostic
 from communis.core.errors import CommunisError
 from communis.core.groups import groups
-from communis.methods.parts.optim import OptimizerName, clip_gradients, make_optimizer
+from communis.methods.parts.optim import (
+    Optimizer,
+    OptimizerName,
+    clip_gradients,
+    make_optimizer,
+)
 from communis.models.flops import Meter
 
 Loss = Callable[[Output, Batch], Tensor]
 Adjust = Callable[[Model], None]
-PARTS = ("encoders", "fusion", "head", "unimodal", "private")  # of a model: how paths begin
-_meter = Meter()  # remembers what a step costs, by model
+PARTS = ("encoders", "fusion", "head", "unimodal", "private")  # first components of all paths
+_meter = Meter()  # caches FLOPs by model
 
 
 @dataclass(frozen=True)
 class Trained:
+    """The result of local training."""
+
     steps: int
-    loss: float  # mean over all samples seen; NaN if there were none
+    loss: float  # mean over all windows of all steps; NaN without steps
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a client trains; the hyper-parameters that every method with local training shares."""
+    """Local training, with the hyper-parameters that all methods with local training share."""
 
-    lr: float = 0.05  # learning rate of the local optimiser
+    lr: float = 0.05  # learning rate of the local optimiser, above 0
     epochs: int = 1  # passes over the client's training windows per round
     batch: int = 32  # windows per step
-    optimizer: OptimizerName = "sgd"  # its state starts afresh every round, unless `carry`
-    momentum: float = 0.0  # sgd only
-    weight_decay: float = 0.0  # L2, decoupled in adamw
-    max_steps: int = 0  # stop after so many steps per round; 0: whole epochs
-    balanced: bool = False  # batches draw the client's classes equally often
-    carry: bool = False  # the optimiser's state goes on from round to round on the client
+    optimizer: OptimizerName = "sgd"  # local optimiser; its state is reset every round unless
+    # `carry` is set
+    momentum: float = 0.0  # momentum of sgd, in [0, 1); refused with other optimisers unless 0
+    weight_decay: float = 0.0  # weight of L2 regularisation; decoupled in adamw
+    max_steps: int = 0  # largest number of steps per round; 0: complete epochs
+    balanced: bool = False  # batches have the client's classes in equal shares
+    carry: bool = False  # clients keep the optimiser's state from round to round
     clip: float = 0.0  # largest Euclidean norm of a step's gradient; 0: gradients are not clipped
-    clip_modules: tuple[str, ...] = ()  # prefixes of paths that `clip` bounds, one after the other
-    # and nothing else, such as "private." and "encoders."; empty: all parameters as one vector
+    clip_modules: tuple[str, ...] = ()  # path prefixes, such as "private." and "encoders.", whose
+    # gradients are clipped, each prefix separately, while all others are not; empty: all parameters
+    # are clipped as one vector
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(type(self)).items():
@@ -66,43 +75,52 @@ class Recipe:
                 "momentum must be in [0, 1) and weight_decay at least 0, got "
                 f"momentum={self.momentum}, weight_decay={self.weight_decay}"
             )
+        if self.momentum and self.optimizer != "sgd":
+            raise CommunisError(
+                f"momentum = {self.momentum} has no effect with optimizer = {self.optimizer!r}: "
+                "set momentum = 0 or optimizer = 'sgd'"
+            )
         self._check_clip()
 
     def check_paths(self, paths: Collection[str]) -> None:
-        """Refuses settings that name no path of the fleet's models."""
+        """Refuses prefixes that match no path of the fleet's models."""
         for prefix in self.clip_modules:
             if not any(path.startswith(prefix) for path in paths):
-                starts = dict.fromkeys(".".join(path.split(".")[:2]) + "." for path in paths)
+                starts = {".".join(path.split(".")[:2]) + "." for path in paths}
                 raise CommunisError(
-                    f"clip_modules: no parameter of this fleet begins with {prefix!r}, so nothing "
-                    f"would be clipped; they begin with {', '.join(sorted(starts))}"
+                    f"clip_modules: no path of this fleet's models begins with {prefix!r}; they "
+                    f"begin with {', '.join(sorted(starts))}"
                 )
 
     def _check_clip(self) -> None:
         if not 0 <= self.clip < math.inf:
-            raise CommunisError(f"clip must be a finite norm of at least 0, got {self.clip}")
+            raise CommunisError(f"clip must be finite and at least 0, got {self.clip}")
         if self.clip_modules and not self.clip:
-            raise CommunisError("clip_modules says what clip bounds, but clip is 0: set clip")
+            raise CommunisError(
+                "clip_modules has no effect with clip = 0: set clip, or remove clip_modules"
+            )
         for prefix in self.clip_modules:
             if prefix.partition(".")[0] not in PARTS:
                 raise CommunisError(
-                    f"clip_modules: no path begins with {prefix!r}; prefixes start with one of "
+                    f"clip_modules: no path begins with {prefix!r}; paths begin with one of "
                     f"{', '.join(f'{part}.' for part in PARTS)}"
                 )
         for one, other in permutations(self.clip_modules, 2):
             if one.startswith(other):
                 raise CommunisError(
                     f"clip_modules: {one!r} is a part of {other!r}, so its gradient would be "
-                    "clipped twice: name one of them"
+                    "clipped twice: remove one of them"
                 )
 
     def passes(self, samples: int) -> int:
-        """How many windows a round's training passes, of so many."""
-        per_epoch = -(-samples // self.batch)
-        steps = self.epochs * per_epoch
-        steps = min(steps, self.max_steps) if self.max_steps else steps
-        whole, rest = divmod(steps, max(1, per_epoch))
-        return whole * samples + rest * self.batch
+        """Returns the number of windows that a round's training processes on a client with
+        `samples` windows."""
+        steps_per_epoch = -(-samples // self.batch)
+        steps = self.epochs * steps_per_epoch
+        if self.max_steps:
+            steps = min(steps, self.max_steps)
+        epochs, rest = divmod(steps, max(1, steps_per_epoch))
+        return epochs * samples + rest * self.batch
 
     def train(
         self,
@@ -115,50 +133,42 @@ class Recipe:
         rates: Mapping[str, float] | None = None,
         memory: str = "",
     ) -> Trained:
-        """Trains `client.model` in place; parameters outside `paths` keep their bits.
+        """Trains `client.model` in place and returns the number of steps and the mean loss.
+        Parameters outside of `paths` keep their bits.
 
-        loss: task loss unless given. adjust: called after every backward pass, before gradients are
-        clipped.
-        rates: factors on the learning rate, by path, beside those of the method itself; 1 where
-        there is none.
-        memory: which of the client's optimiser memories goes on, if `carry`: a method that trains
-        several models or losses in a round gives each a name of its own.
+        loss: the task loss unless given.
+        paths: the parameters that train; all unless given.
+        adjust: called after every backward pass, before gradients are clipped.
+        epochs: the setting `epochs` unless given.
+        rates: factors on the learning rate by path, 1 for other paths. They replace those of the
+        method for the same path.
+        memory: with `carry`, the name of the client's optimiser memory. A method that trains
+        several models or losses in a round uses a different name for each.
         """
-        model, task, data = client.model, client.task, client.train
+        model = client.model
+        task = client.task
         loss = loss or (lambda output, batch: task.loss(output.prediction, batch.target))
-        own = model.by_path[0]
-        chosen = {path: p for path, p in own.items() if paths is None or path in paths}
-        rest = [p for path, p in own.items() if paths is not None and path not in paths]
-        frozen = [p for p in rest if p.requires_grad]
+        parameters = model.by_path[0]
+        trained = {path: p for path, p in parameters.items() if paths is None or path in paths}
+        others = [p for path, p in parameters.items() if path not in trained]
+        frozen = [p for p in others if p.requires_grad]
         passes = self.epochs if epochs is None else epochs
-        if not len(data) or not chosen:
+        if not len(client.train) or not trained:
             passes = 0
-        rates = {**self.rates(client), **(rates or {})}
-        factors = [rates.get(path, 1.0) for path in chosen] if rates else []
-        optimizer = make_optimizer(
-            self.optimizer,
-            list(chosen.values()),
-            self.lr,
-            self.momentum,
-            self.weight_decay,
-            factors,
-        )
-        clipped = self._clipped(chosen)
-        names = list(chosen)
-        apart = f"{memory}/" if memory else ""
+        optimizer = self._optimizer(client, trained, rates or {})
         if self.carry:
-            own_memory = {
-                k.removeprefix(apart): t for k, t in client.memory.items() if k.startswith(apart)
-            }
-            optimizer.recall(names, own_memory)
-        seen, steps, total = 0, 0, 0.0
+            optimizer.recall(list(trained), _recalled(client, memory))
+        clipped = self._clipped(trained)
+        seen = 0  # windows
+        steps = 0
+        total = 0.0  # sum of the loss over windows
         model.train()
         for p in frozen:
             p.requires_grad_(False)
         try:
             with client.streams.torch("client", client.round, client.card.id):
                 for batch in self._batches(client, passes):
-                    for p in chosen.values():
+                    for p in trained.values():
                         p.grad = None
                     value = loss(model(batch), batch)
                     value.backward()  # type: ignore[no-untyped-call]
@@ -167,61 +177,88 @@ class Recipe:
                     for group in clipped:
                         clip_gradients(group, self.clip)
                     optimizer.step()
-                    steps, seen = steps + 1, seen + len(batch)
+                    steps += 1
+                    seen += len(batch)
                     total += float(value.detach()) * len(batch)
             if seen and client.timed:
-                _note_training(client, loss, list(chosen), seen)
+                _note_training(client, loss, list(trained), seen)
         finally:
             for p in frozen:
                 p.requires_grad_(True)
-            for p in chosen.values():
+            for p in trained.values():
                 p.grad = None
         if self.carry:
-            client.memory.update({apart + k: t for k, t in optimizer.memory(names).items()})
-        client.log["loss"] = total / seen if seen else float("nan")
-        return Trained(steps, client.log["loss"])
+            _remember(client, memory, optimizer.memory(list(trained)))
+        mean = total / seen if seen else float("nan")
+        client.log[diagnostics.LOSS.name] = mean
+        return Trained(steps, mean)
 
     def rates(self, client: Client) -> Mapping[str, float]:
-        """Factors on the learning rate, by path, in all of the method's local training."""
+        """Returns factors on the learning rate by path, for all local training of the method."""
         return {}
 
-    def _clipped(self, chosen: Mapping[str, nn.Parameter]) -> list[list[nn.Parameter]]:
-        """The groups of parameters whose gradients are clipped, each group as one vector."""
+    def _optimizer(
+        self, client: Client, trained: Mapping[str, nn.Parameter], rates: Mapping[str, float]
+    ) -> Optimizer:
+        rates = {**self.rates(client), **rates}
+        factors = [rates.get(path, 1.0) for path in trained] if rates else []
+        return make_optimizer(
+            self.optimizer,
+            list(trained.values()),
+            self.lr,
+            self.momentum,
+            self.weight_decay,
+            factors,
+        )
+
+    def _clipped(self, trained: Mapping[str, nn.Parameter]) -> list[list[nn.Parameter]]:
+        """Returns the groups of parameters whose gradients are clipped, each group as one
+        vector."""
         if not self.clip:
             return []
-        prefixes = self.clip_modules or ("",)
-        groups = [[p for path, p in chosen.items() if path.startswith(one)] for one in prefixes]
-        return [group for group in groups if group]
+        clipped = []
+        for prefix in self.clip_modules or ("",):
+            group = [p for path, p in trained.items() if path.startswith(prefix)]
+            if group:
+                clipped.append(group)
+        return clipped
 
     def _batches(self, client: Client, passes: int) -> Iterator[Batch]:
+        """Yields the batches of these passes over the training windows, at most max_steps."""
         draw = client.generator("batches")
-        orders = (self._order(client, draw) for _ in range(passes))
-        parts = (part for order in orders for part in torch.split(order, self.batch))
-        return map(client.train.batch, islice(parts, self.max_steps or None))
+        steps = 0
+        for _ in range(passes):
+            for rows in torch.split(self._order(client, draw), self.batch):
+                yield client.train.batch(rows)
+                steps += 1
+                if steps == self.max_steps:
+                    return
 
     def _order(self, client: Client, draw: np.random.Generator) -> Tensor:
-        """One pass over the client's training windows; if balanced, its classes take turns, and
-        windows of rare classes come more than once."""
+        """Returns the order of the client's training windows in one pass. If balanced, its classes
+        take turns, and windows of rare classes are repeated."""
         if not self.balanced:
             return torch.from_numpy(draw.permutation(len(client.train)))
         if not client.task.classes:
             raise CommunisError("balanced = true needs a task with classes")
-        return in_turn(client.task.labels(client.train.target), draw)
+        return balanced_order(client.task.labels(client.train.target), draw)
 
 
-def in_turn(labels: Tensor, draw: np.random.Generator) -> Tensor:
-    """As many rows as there are labels, class by class in turn; each class in an order of its
-    own, over and over."""
-    of_class = [np.flatnonzero(labels.cpu().numpy() == c) for c in sorted(set(labels.tolist()))]
-    turns = -(-len(labels) // max(1, len(of_class)))
-    columns = [np.resize(draw.permutation(rows), turns) for rows in of_class]
+def balanced_order(labels: Tensor, draw: np.random.Generator) -> Tensor:
+    """Returns as many row indices as there are labels, with the classes in turn. The rows of each
+    class are in random order and repeated as necessary."""
+    rows_of_classes = [
+        np.flatnonzero(labels.cpu().numpy() == c) for c in sorted(set(labels.tolist()))
+    ]
+    turns = -(-len(labels) // max(1, len(rows_of_classes)))
+    columns = [np.resize(draw.permutation(rows), turns) for rows in rows_of_classes]
     order = draw.permutation(len(columns))
     return torch.from_numpy(np.stack(columns, 1)[:, order].ravel()[: len(labels)])
 
 
 def note_forward(client: Client, samples: Samples, windows: int | None = None) -> None:
-    """Adds a pass over samples (or so many of them) that trains nothing to the client's log, for
-    the device clock."""
+    """Logs a forward pass without training for the device clock, over these samples or over only
+    some of their windows."""
     passed = len(samples) if windows is None else windows
     if not client.timed or not passed:
         return
@@ -232,13 +269,14 @@ def note_forward(client: Client, samples: Samples, windows: int | None = None) -
 
 
 def _note_training(client: Client, loss: Loss, paths: list[str], seen: int) -> None:
-    """Adds what this training took; FLOPs only where the clock goes by them."""
+    """Logs the computation of this training; FLOPs only if the clock uses them."""
     trained = groups(paths)
     _add(client.log, diagnostics.WINDOWS, seen)
     _add(client.log, diagnostics.GROUP_WINDOWS, seen * len(trained))
     client.log.update({diagnostics.TRAINED.of(group): 1.0 for group in trained})
     if client.timed == "exact":
-        key, passes = (tuple(paths), getattr(loss, "__code__", loss)), seen / len(client.train)
+        key = (tuple(paths), getattr(loss, "__code__", loss))
+        passes = seen / len(client.train)
         forward, backward = _flops(client, loss, client.train, key, passes)
         _add(client.log, diagnostics.FLOPS_FORWARD, forward)
         _add(client.log, diagnostics.FLOPS_BACKWARD, backward)
@@ -247,6 +285,7 @@ def _note_training(client: Client, loss: Loss, paths: list[str], seen: int) -> N
 def _flops(
     client: Client, loss: Loss, samples: Samples, key: Hashable, passes: float
 ) -> tuple[float, float]:
+    """Returns the FLOPs, forward and backward, of these passes over the samples."""
     with client.streams.torch("clock", client.round, client.card.id):
         return _meter.spent(client.model, loss, samples, key, passes, client.card.modalities)
 
@@ -256,4 +295,18 @@ def _add(log: dict[str, float], what: Diagnostic, amount: float) -> None:
 
 
 def _features(output: Output, batch: Batch) -> Tensor:
+    """A loss of the embedding, for passes that do not train."""
     return output.embedding.sum()
+
+
+def _recalled(client: Client, memory: str) -> dict[str, Tensor]:
+    """Returns the client's optimiser memory of this name."""
+    prefix = f"{memory}/" if memory else ""
+    own = {key: tensor for key, tensor in client.memory.items() if key.startswith(prefix)}
+    return {key.removeprefix(prefix): tensor for key, tensor in own.items()}
+
+
+def _remember(client: Client, memory: str, state: Mapping[str, Tensor]) -> None:
+    """Stores the optimiser's state in the client's memory under this name."""
+    prefix = f"{memory}/" if memory else ""
+    client.memory.update({prefix + key: tensor for key, tensor in state.items()})

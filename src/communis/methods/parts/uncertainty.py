@@ -1,7 +1,8 @@
-"""Uncertainty as temperature: per-modality heads that predict classes and how sure they are.
+"""Uncertainty as temperature: one head per modality that predicts classes and an uncertainty.
 
-After FedDUET, Equations 3 and 4. Names follow that paper: z_m logits, s_m = log sigma_m^2, a_m
-availability. Dividing logits by sigma leaves their order alone and sets how flat they are.
+The equations are FedDUET's Equations 3 and 4. Names follow that paper: z_m are logits, s_m =
+log sigma_m^2, a_m is availability. Division by sigma_m keeps the order of the logits and changes
+how flat their softmax is.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from communis.core import requirements
 from communis.core.contract import Modality, Model, Output, Task
 from communis.models.network import MLP
 
-S_MAX = 4.0  # bounds of s_m, which nothing in the loss holds
+S_MAX = 4.0  # bound of |s_m|, as the loss does not bound it
 EPSILON = 1e-6
-HIDDEN = (64, 32)  # of a head
+HIDDEN = (64, 32)  # hidden units of a head
 
 
 class UncertaintyHead(MLP):
-    """U_m: logits and, as the last output, the log-variance."""
+    """U_m: its outputs are the logits and, at the end, the log-variance."""
 
     def __init__(self, features: int, outputs: int) -> None:
         super().__init__((features, *HIDDEN, outputs + 1))
@@ -33,7 +34,7 @@ class UncertaintyHead(MLP):
 
 
 class LastAtZero(nn.Linear):
-    """A linear layer whose last output starts at zero: sigma = 1."""
+    """A linear layer whose last output is initially zero, so that sigma = 1."""
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
@@ -43,7 +44,8 @@ class LastAtZero(nn.Linear):
 
 
 def add_heads(model: Model, task: Task) -> None:
-    """Adds a head for every modality. They are computed together, so features need one size."""
+    """Adds a head for every modality. The heads are computed as one batched product, so all
+    features need the same size."""
     size = requirements.one_size(model.feature_sizes.values(), "uncertainty as temperature")
     for m in model.feature_sizes:
         model.unimodal[m] = UncertaintyHead(size, task.outputs)
@@ -51,15 +53,16 @@ def add_heads(model: Model, task: Task) -> None:
 
 @dataclass(frozen=True)
 class Unimodal:
-    """What the heads of M modalities say of B windows; without meaning where one is absent."""
+    """The outputs of the heads of M modalities for B windows. Outputs of absent modalities have no
+    meaning."""
 
     z: Tensor  # (M, B, classes)
-    s: Tensor  # (M, B), as the heads say it
+    s: Tensor  # (M, B), not clamped
     a: Tensor  # (M, B) bool
 
     @property
     def log_variance(self) -> Tensor:
-        """s_m within its bounds: log sigma_m^2."""
+        """log sigma_m^2: s_m clamped to its bounds."""
         return self.s.clamp(-S_MAX, S_MAX)
 
     @property
@@ -69,32 +72,37 @@ class Unimodal:
 
 
 def unimodal(model: Model, output: Output, present: Mapping[Modality, Tensor]) -> Unimodal:
-    """The same layer of all heads as one batched product: they are many and small."""
+    """Returns the outputs of all heads. The same layer of all heads is one batched product, as the
+    heads are many and small."""
     names = list(output.features)
     heads = [cast(MLP, model.unimodal[m]).layers for m in names]
     x = torch.stack([output.features[m] for m in names])
     for i, layers in enumerate(zip(*heads, strict=True)):
+        if i:
+            x = F.relu(x)
         weight = torch.stack([layer.weight for layer in layers])
         bias = torch.stack([layer.bias for layer in layers])
-        x = torch.baddbmm(bias[:, None], F.relu(x) if i else x, weight.transpose(1, 2))
-    return Unimodal(x[..., :-1], x[..., -1], torch.stack([present[m] for m in names]))
+        x = torch.baddbmm(bias[:, None], x, weight.transpose(1, 2))
+    a = torch.stack([present[m] for m in names])
+    return Unimodal(z=x[..., :-1], s=x[..., -1], a=a)
 
 
-def losses(said: Unimodal, y: Tensor, penalty: float = 0.0) -> Tensor:
-    """Sum over modalities of L_UT,m = CE(z_m / sigma_m, y), Equation 3, each the mean over the
-    windows that have m; with a penalty on s_m^2 if there is one, also beyond the bounds."""
-    each = F.cross_entropy(said.tempered.flatten(0, 1), y.repeat(len(said.z)), reduction="none")
-    each = each.view_as(said.s) + penalty * said.s.square()
-    return ((said.a * each).sum(1) / said.a.sum(1).clamp_min(1)).sum()
+def losses(heads: Unimodal, y: Tensor, penalty: float = 0.0) -> Tensor:
+    """Returns the sum over modalities of L_UT,m = CE(z_m / sigma_m, y) (Equation 3), each the mean
+    over the windows that have m. penalty: weight of s_m^2, which is not clamped."""
+    z = heads.tempered.flatten(0, 1)
+    cross_entropy = F.cross_entropy(z, y.repeat(len(heads.z)), reduction="none")
+    per_window = cross_entropy.view_as(heads.s) + penalty * heads.s.square()
+    return ((heads.a * per_window).sum(1) / heads.a.sum(1).clamp_min(1)).sum()
 
 
-def fused(said: Unimodal) -> Tensor:
-    """(B,) sigma_f = (sum_m a_m / (sigma_m^2 + epsilon))^(-1/2), Equation 4; the largest sigma_m,
-    e^(S_MAX / 2), where there is no sensor at all."""
-    precision = (said.a / (said.log_variance.exp() + EPSILON)).sum(0)
-    return torch.where(said.a.any(0), precision, math.exp(-S_MAX)).rsqrt()
+def fused(heads: Unimodal) -> Tensor:
+    """Returns sigma_f (B,) = (sum_m a_m / (sigma_m^2 + epsilon))^(-1/2) (Equation 4), and for a
+    window without sensors e^(S_MAX / 2), the largest sigma_m."""
+    precision = (heads.a / (heads.log_variance.exp() + EPSILON)).sum(0)
+    return torch.where(heads.a.any(0), precision, math.exp(-S_MAX)).rsqrt()
 
 
-def clamped(said: Unimodal) -> Tensor:
-    """(B,) the share of a window's sensors whose s_m is at a bound."""
-    return (said.a & (said.s.abs() >= S_MAX)).sum(0) / said.a.sum(0).clamp_min(1)
+def clamped(heads: Unimodal) -> Tensor:
+    """Returns the share (B,) of a window's sensors whose s_m is at a bound."""
+    return (heads.a & (heads.s.abs() >= S_MAX)).sum(0) / heads.a.sum(0).clamp_min(1)

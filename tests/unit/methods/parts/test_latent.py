@@ -114,8 +114,8 @@ def test_several_pulls_travel_as_well() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"bits": torch.zeros(2)}, "expected 2 bytes"),
-        ({"bits": torch.zeros(3, dtype=torch.uint8)}, "expected 2 bytes"),
+        ({"bits": torch.zeros(2)}, r"expected torch.uint8 \(2,\)"),
+        ({"bits": torch.zeros(3, dtype=torch.uint8)}, r"expected torch.uint8 \(2,\)"),
         ({"bits": torch.tensor([0, 128], dtype=torch.uint8)}, "beyond the 12"),
         ({"rows": torch.zeros(2, 4)}, r"\(2, 4\), expected torch.float32 \(3, 4\)"),
         ({"rows": torch.zeros(3, 5)}, r"\(3, 5\)"),
@@ -151,11 +151,13 @@ def test_a_translator_descends_as_adam_does_and_goes_on_where_it_was() -> None:
         optimizer.zero_grad()
         loss(expected).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    at_once = latent.descended(one, start, loss, 0.1, 5)
+    at_once = latent.trained_translator(one, start, loss, 0.1, 5)
     torch.testing.assert_close(at_once, expected.detach())
-    twice = latent.descended(other, latent.descended(other, start, loss, 0.1, 3), loss, 0.1, 2)
+    twice = latent.trained_translator(
+        other, latent.trained_translator(other, start, loss, 0.1, 3), loss, 0.1, 2
+    )
     assert torch.equal(twice, at_once)
-    assert torch.equal(latent.descended(client(), start, loss, 0.1, 0), start)
+    assert torch.equal(latent.trained_translator(client(), start, loss, 0.1, 0), start)
 
 
 @pytest.mark.parametrize("batch_norms", [True, False])
@@ -184,11 +186,11 @@ def test_what_everybody_sent_last_is_collected_with_its_age() -> None:
     never = latent.NEVER
     nothing = torch.zeros(0, 2, 1), torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64)
     both, first = torch.tensor([True, True]), torch.tensor([True, False])
-    u, age, who = latent.collected(
+    u, age, who = latent.latest(
         nothing, [(5, torch.ones(2, 1), both), (2, 2 * torch.ones(2, 1), first)]
     )
     assert who.tolist() == [2, 5]
     assert age.tolist() == [[0, never], [0, 0]]
-    u, age, who = latent.collected((u, age, who), [(2, 3 * torch.ones(2, 1), first)])
+    u, age, who = latent.latest((u, age, who), [(2, 3 * torch.ones(2, 1), first)])
     assert age.tolist() == [[0, never + 1], [1, 1]]
     assert u.flatten().tolist() == [3, 0, 1, 1]

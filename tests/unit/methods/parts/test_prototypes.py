@@ -20,14 +20,14 @@ from communis.methods.parts.prototypes import (
     contrast,
     cosines,
     equal,
-    given,
-    likeness,
     means,
     pack,
     padded,
     personal,
+    similarity_notes,
     unpack,
-    warmed,
+    warmup_weight,
+    weight_notes,
     weights,
 )
 from tests.unit.methods.tiny import card
@@ -170,13 +170,13 @@ def test_contrast_of_one_set_twice_is_alike() -> None:
 
 
 def test_warm_up() -> None:
-    lam = [warmed(t, 0.0, 1.0, 50) for t in range(100)]
+    lam = [warmup_weight(t, 0.0, 1.0, 50) for t in range(100)]
     assert lam[0] == 0
     assert lam[25] == pytest.approx(0.5)
     assert lam[50] == lam[99] == 1
     assert all(a <= b for a, b in pairwise(lam))
-    assert warmed(0, 0.3, 0.8, 0) == 0.8  # no warm-up
-    assert warmed(1, 0.2, 0.6, 2) == pytest.approx(0.4)
+    assert warmup_weight(0, 0.3, 0.8, 0) == 0.8  # no warm-up
+    assert warmup_weight(1, 0.2, 0.6, 2) == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -197,12 +197,12 @@ def test_library_keeps_who_is_absent() -> None:
     nobody knows any, so each class is one window."""
     p = drawn(seed=5)
     none, whole = torch.zeros(0), torch.zeros(0, dtype=torch.uint8)
-    after = library().heard([(4, p[1], whole, none), (2, *pack(p[0], True), none)])
+    after = library().updated([(4, p[1], whole, none), (2, *pack(p[0], True), none)])
     assert after.who.tolist() == [1, 2, 4, 7]
     assert after.age.tolist() == [1, 0, 0, 2]
     assert torch.equal(after.p, torch.stack([drawn()[0], p[0], p[1], drawn()[2]]))
     assert after.n.tolist() == [N[0].tolist(), [1, 1, 0, 0], N[1].tolist(), N[2].tolist()]
-    told = after.heard([(2, p[0], whole, torch.tensor([8.0, 9, 0, 0]))])
+    told = after.updated([(2, p[0], whole, torch.tensor([8.0, 9, 0, 0]))])
     assert told.n[1].tolist() == [8, 9, 0, 0]
 
 
@@ -218,7 +218,7 @@ def test_stale_prototypes_count_for_their_owner_only() -> None:
 
 
 def noted(known: Library, alpha: Alpha, stale: int, node: int) -> dict[str, float]:
-    return likeness(known) | given(known, alpha, stale, node)
+    return similarity_notes(known) | weight_notes(known, alpha, stale, node)
 
 
 def test_course() -> None:
@@ -272,18 +272,18 @@ def test_what_cannot_be_true_is_refused() -> None:
     check(p, bits, n[:0], own, False)
     check(*pack(p, True), n, own, True)
     for wrong, message in (
-        ((p[:3], bits, n), "expected .4, 5. alone"),
+        ((p[:3], bits, n), "expected torch.float32 .4, 5."),
         ((p.double(), bits, n), "float64"),
-        ((p, torch.ones(1, dtype=torch.uint8), n), "alone"),
-        ((p, torch.zeros((), dtype=torch.uint8), n), "alone"),
-        ((p, torch.zeros(0, 5, dtype=torch.uint8), n), "alone"),
+        ((p, torch.ones(1, dtype=torch.uint8), n), "expected no bits"),
+        ((p, torch.zeros((), dtype=torch.uint8), n), "expected no bits"),
+        ((p, torch.zeros(0, 5, dtype=torch.uint8), n), "expected no bits"),
         ((p * 99, bits, n), "longer than 1"),
-        ((p, bits, n[:2]), "expected .4,. or nothing"),
+        ((p, bits, n[:2]), "expected torch.float32 .4,. or .0,."),
         ((p, bits, n.double()), "float64"),
-        ((p, bits, n + 0.5), "not the counts of 9 windows"),
-        ((p, bits, n - 1), "not the counts of 9 windows"),
-        ((p, bits, n * 9), "not the counts of 9 windows"),
-        ((p, bits, torch.tensor([3.0, 0, 0, 0])), "no windows"),
+        ((p, bits, n + 0.5), "sum of at most 9"),
+        ((p, bits, n - 1), "sum of at most 9"),
+        ((p, bits, n * 9), "sum of at most 9"),
+        ((p, bits, torch.tensor([3.0, 0, 0, 0])), "whose count in n is 0"),
     ):
         with pytest.raises(CommunisError, match=message):
             check(*wrong, own, False)

@@ -15,7 +15,7 @@ from communis.exchange.wire import decode, encode, flatten
 from communis.fleet.clients import FleetClients
 from communis.methods.fedavg import FedAvg
 from communis.methods.fedper import FedPer
-from communis.methods.parts.sharing import is_statistic, recalibrate, sound
+from communis.methods.parts.sharing import is_statistic, nonnegative_variances, recalibrate
 from communis.methods.wifederated import WiFederated
 from communis.models.zoo import Architecture
 from communis.run.backends.mock import Mock, corrupt
@@ -199,7 +199,7 @@ def test_private_statistics_are_refused_from_clients() -> None:
     assert [client for client, why in record.refused if "may send" in why] == [1]
 
 
-def test_sound() -> None:
+def test_nonnegative_variances() -> None:
     w = State(
         {
             "encoders.a.norm.running_var@wide": torch.tensor([-1.0, 2.0]),
@@ -207,7 +207,11 @@ def test_sound() -> None:
             "encoders.a.norm.weight@wide": torch.tensor([-1.0, 2.0]),
         }
     )
-    assert [t.tolist() for t in sound(w).values()] == [[0.0, 2.0], [-1.0, 2.0], [-1.0, 2.0]]
+    assert [t.tolist() for t in nonnegative_variances(w).values()] == [
+        [0.0, 2.0],
+        [-1.0, 2.0],
+        [-1.0, 2.0],
+    ]
 
 
 def test_recalibration_by_hand() -> None:

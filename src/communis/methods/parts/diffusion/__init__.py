@@ -1,2 +1,2 @@
-"""A consensus of clients by diffusion: the spectral block of a matrix, a score network on its core,
-and what is made of the two. The mathematics of UMEDA's server."""
+"""A consensus of clients by diffusion: the spectral block of a matrix, a score network on the cores
+in this block, and the server's aggregation with both. This is the mathematics of UMEDA's server."""

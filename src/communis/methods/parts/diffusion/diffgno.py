@@ -1,5 +1,5 @@
-"""Diff-GNO: how the operators theta_M of clients become one (UMEDA, Algorithm 1, lines 4 and 10 to
-12)."""
+"""Diff-GNO: the server's aggregation of the clients' operators theta_M (UMEDA, Algorithm 1, lines 4
+and 10 to 12)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from communis.core.diagnostics import Diagnostic
 from communis.core.reductions.median import GeometricMedian
 from communis.core.state import State
 from communis.methods.parts.diffusion import operators as ops
@@ -21,31 +22,37 @@ ConsensusName = Literal[
 ]
 BasisName = Literal["momentum", "theta", "fixed"]
 MEANS = ("spectral_mean", "topr_average")
+USED = Diagnostic("umeda/used", "1", "the consensus was taken")
+FALLBACK = Diagnostic("umeda/fallback", "1", "the mean was taken instead of the consensus")
+NOT_FINITE = Diagnostic("umeda/not_finite", "1", "the consensus was not finite")
+DISTANCE = Diagnostic("umeda/distance", "radii", "from the mean to the consensus, taken or not")
+CAPTURED = Diagnostic("umeda/captured", "share", "of the updates' energy inside the block")
+RANK = Diagnostic("umeda/rank", "rank", "the effective rank of theta_M")
 
 
 @dataclass(frozen=True)
 class OperatorState:
-    """What a server knows of operators."""
+    """The server's state of the operators."""
 
     theta: State = field(default_factory=State)  # theta_M of every layer
     u: State = field(default_factory=State)  # U_g, by layer
-    v: State = field(default_factory=State)  # W_g
+    v: State = field(default_factory=State)  # W_g, by layer
     drift: State = field(default_factory=State)  # moving average of clients' changes of theta_M
     psi: State = field(default_factory=State)  # the score network
     seed: int = 0
-    round: int = 0  # how many are over
-    captured: float = -1.0  # share of the last updates' energy that their cores hold, if known
-    fallback: bool = False  # the mean was taken instead of the last consensus
-    used: bool = False  # the last consensus was taken
-    not_finite: bool = False  # the last consensus was not: one reason for the mean
-    distance: float = 0.0  # of the last consensus from the mean, in radii of the clients' cloud,
-    # taken or not; 0: there was none, or it was not finite
-    noised: bool = False  # clients noise what they send
+    round: int = 0  # number of rounds so far
+    captured: float = -1.0  # share of the last changes' energy in their cores; -1: unknown
+    fallback: bool = False  # the last round took the mean instead of the consensus
+    used: bool = False  # the last round took the consensus
+    not_finite: bool = False  # the last round took the mean because the consensus was not finite
+    distance: float = 0.0  # of the last consensus, taken or not, from the mean, relative to that of
+    # the farthest client; 0: there was no consensus, or it was not finite
+    noised: bool = False  # clients add privacy noise to their messages
 
 
 @dataclass(frozen=True)
 class DiffGNO:
-    """Settings as in methods/umeda.py."""
+    """The aggregation of operators. The settings are those of methods/umeda.py."""
 
     rank: int
     consensus: ConsensusName
@@ -53,86 +60,100 @@ class DiffGNO:
     basis: BasisName
     beta: float
     warmup: int
-    residual: bool  # the mean of what is outside of the block is added
+    residual: bool  # add the mean of the changes outside of the block
     align: bool
     eta: float
 
     def start(self, theta: State, seed: int, noised: bool) -> OperatorState:
-        u, v = ops.bases(theta, self.rank) if self.consensus != "fedavg" else (State(), State())
-        return OperatorState(theta, u, v, theta.zeros(), seed=seed, noised=noised)
+        """Returns the state before the first round."""
+        u = State()
+        v = State()
+        if self.consensus != "fedavg":
+            u, v = ops.bases(theta, self.rank)  # line 4
+        return OperatorState(theta, u, v, drift=theta.zeros(), seed=seed, noised=noised)
 
-    def moved(self, known: OperatorState, changes: Sequence[State], n: Tensor) -> OperatorState:
-        """After changes of theta_M from clients that weigh n."""
-        cores = [ops.cores(change, known.u, known.v) for change in changes]
-        known = replace(known, captured=ops.captured(cores, changes))
+    def aggregate(self, state: OperatorState, changes: Sequence[State], n: Tensor) -> OperatorState:
+        """Returns the state after a round. changes: the clients' changes of theta_M; n: their
+        weights."""
+        cores = [ops.cores(change, state.u, state.v) for change in changes]  # line 10
         mean = ops.mean(changes, n)
-        known = replace(known, fallback=False, used=False, not_finite=False, distance=0.0)
-        if known.round < self.warmup:
-            return self._stepped(known, mean, mean)
-        step, known = self._met(known, cores, n)
+        state = replace(
+            state,
+            captured=ops.captured(cores, changes),
+            fallback=False,
+            used=False,
+            not_finite=False,
+            distance=0.0,
+        )
+        if state.round < self.warmup:
+            return self._next(state, mean, mean)
+        step, state = self._step(state, cores, n)
         if self.residual:
-            step = step + (mean - ops.lifted(ops.mean(cores, n), known.u, known.v))
-        return self._stepped(known, step, mean)
+            step = step + (mean - ops.lifted(ops.mean(cores, n), state.u, state.v))
+        return self._next(state, step, mean)
 
-    def moved_by_cores(
-        self, known: OperatorState, cores: Sequence[State], n: Tensor
+    def aggregate_cores(
+        self, state: OperatorState, cores: Sequence[State], n: Tensor
     ) -> OperatorState:
-        """The same where clients sent nothing but the cores of their changes. What is outside of
-        the block cannot become known: it has to be fixed."""
-        step, known = self._met(known, cores, n)
-        return self._stepped(known, step, step)
+        """Returns the state after a round in which clients sent only the cores of their changes.
+        The server cannot learn directions outside of the block, so the block has to be fixed."""
+        step, state = self._step(state, cores, n)
+        return self._next(state, step, step)
 
-    def _met(
-        self, known: OperatorState, cores: Sequence[State], n: Tensor
+    def _step(
+        self, state: OperatorState, cores: Sequence[State], n: Tensor
     ) -> tuple[State, OperatorState]:
-        """Where the clients' cores meet, as a change of theta_M."""
+        """Returns the consensus of the clients' cores as a change of theta_M."""
         if self.consensus in MEANS:
             mean = ops.mean(cores, n)
-            return ops.lifted(mean, known.u, known.v), replace(known, used=True)
+            return ops.lifted(mean, state.u, state.v), replace(state, used=True)
         points = torch.stack([ops.point(core) for core in cores])  # (clients, D)
-        value, known = self._agreed(known, points, n.to(points))
-        return ops.lifted(ops.unpacked(value, cores[0]), known.u, known.v), known
+        value, state = self._consensus(state, points, n.to(points))
+        return ops.lifted(ops.unpacked(value, cores[0]), state.u, state.v), state
 
-    def _agreed(
-        self, known: OperatorState, points: Tensor, weights: Tensor
+    def _consensus(
+        self, state: OperatorState, points: Tensor, weights: Tensor
     ) -> tuple[Tensor, OperatorState]:
+        """Returns the consensus (D,) of points (clients, D)."""
         if self.consensus == "geometric_median":
             value = GeometricMedian()(points[:, None], weights[:, None])[0]
-            return value, replace(known, used=True)
-        number = int(np.random.default_rng([known.seed, known.round]).integers(2**63 - 1))
-        found = self.diffusion(points, weights, known.psi, torch.Generator().manual_seed(number))
-        return found.value, replace(
-            known,
-            psi=found.psi,
-            fallback=bool(found.fallback),
-            used=not found.fallback,
-            not_finite=found.fallback == "not finite",
-            distance=found.distance,
+            return value, replace(state, used=True)
+        seed = int(np.random.default_rng([state.seed, state.round]).integers(2**63 - 1))
+        generator = torch.Generator().manual_seed(seed)
+        consensus = self.diffusion(points, weights, state.psi, generator)  # line 11
+        return consensus.value, replace(
+            state,
+            psi=consensus.psi,
+            fallback=bool(consensus.fallback),
+            used=not consensus.fallback,
+            not_finite=consensus.fallback == "not finite",
+            distance=consensus.distance,
         )
 
-    def _stepped(self, known: OperatorState, step: State, mean: State) -> OperatorState:
-        """The next round's operators and bases. mean: of whole changes, so that directions outside
-        of the block can enter it even where the step drops them."""
-        theta = known.theta + step * self.eta
-        drift = known.drift * self.beta + mean
-        moved = replace(known, theta=theta, drift=drift, round=known.round + 1)
+    def _next(self, state: OperatorState, step: State, mean: State) -> OperatorState:
+        """Returns the operators and bases of the next round. mean: the mean of complete changes, so
+        that directions outside of the block can enter it even if the step drops them."""
+        theta = state.theta + step * self.eta  # line 12
+        drift = state.drift * self.beta + mean
+        following = replace(state, theta=theta, drift=drift, round=state.round + 1)
         if self.basis == "fixed":
-            return moved
-        last = (known.u, known.v) if self.align else (State(), State())
-        u, v = ops.bases(theta if self.basis == "theta" else drift, self.rank, last)
-        return replace(moved, u=u, v=v)
+            return following
+        previous = (state.u, state.v) if self.align else (State(), State())
+        matrices = theta if self.basis == "theta" else drift
+        u, v = ops.bases(matrices, self.rank, previous)  # line 4 of the next round
+        return replace(following, u=u, v=v)
 
 
-def noted(known: OperatorState) -> Mapping[str, float]:
-    """What is worth writing down after a round."""
-    found = {
-        "fallback": float(known.fallback),
-        "used": float(known.used),
-        "not_finite": float(known.not_finite),
-        "rank": ops.effective_rank(known.theta),
+def operator_notes(state: OperatorState) -> Mapping[str, float]:
+    """Returns the diagnostics of a round."""
+    notes = {
+        FALLBACK.name: float(state.fallback),
+        USED.name: float(state.used),
+        NOT_FINITE.name: float(state.not_finite),
+        RANK.name: ops.effective_rank(state.theta),
     }
-    if known.captured >= 0:
-        found["captured"] = known.captured
-    if known.distance > 0:
-        found["distance"] = known.distance
-    return {f"umeda/{name}": value for name, value in found.items()}
+    if state.captured >= 0:
+        notes[CAPTURED.name] = state.captured
+    if state.distance > 0:
+        notes[DISTANCE.name] = state.distance
+    return notes

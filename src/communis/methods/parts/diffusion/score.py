@@ -1,8 +1,9 @@
-"""The score network: two layers of hidden units on a point and its time, as functions of a State.
+"""The score network: a network with two hidden layers on a point and its time, as functions of a
+State.
 
-Literally, its output is the score. On clouds of all sizes of noise that cannot be learned: the
-score is 1e4 times as steep where noise is least. Preconditioned, as Karras et al. (NeurIPS 2022)
-do it for points of unit variance, input and target have unit variance at all times.
+In the literal reading its output is the score. This is hard to learn over all noise levels, because
+the score grows as the noise decreases. With preconditioning, as in Karras et al. (NeurIPS 2022) for
+points of unit variance, input and target have unit variance at all times.
 """
 
 from __future__ import annotations
@@ -19,23 +20,26 @@ from communis.core.state import State
 from communis.methods.parts.diffusion.ve import Schedule, embedding
 
 TIMES = 64  # size of the embedding of t
-LAYERS = 3  # the last one gives the output
+LAYERS = 3  # two hidden layers and the output layer
 
 Loss = Callable[[State, Schedule, Tensor, Tensor, Tensor], Tensor]
 
 
 def start(dim: int, generator: torch.Generator, width: int = 512, silent: bool = True) -> State:
-    """A fresh network for points (B, dim); silent: its output is zero."""
+    """Returns a new network for points (B, dim). silent: its output is zero."""
     psi = {}
     for layer, (rows, columns) in enumerate(_shapes(dim, width)):
-        drawn = torch.rand(rows, columns + 1, generator=generator) * 2 - 1
-        drawn = drawn * (0.0 if silent and layer == LAYERS - 1 else 1 / math.sqrt(columns))
-        psi[f"{layer}.weight"], psi[f"{layer}.bias"] = drawn[:, 1:].clone(), drawn[:, 0].clone()
+        bound = 1 / math.sqrt(columns)
+        if silent and layer == LAYERS - 1:
+            bound = 0.0
+        drawn = (torch.rand(rows, columns + 1, generator=generator) * 2 - 1) * bound
+        psi[f"{layer}.weight"] = drawn[:, 1:].clone()
+        psi[f"{layer}.bias"] = drawn[:, 0].clone()
     return State(psi)
 
 
 def fits(psi: State, dim: int, width: int = 512) -> bool:
-    """Whether it is a network for points of that size."""
+    """Returns whether psi is a network for points of this size."""
     expected: dict[str, tuple[int, ...]] = {}
     for layer, shape in enumerate(_shapes(dim, width)):
         expected |= {f"{layer}.weight": shape, f"{layer}.bias": shape[:1]}
@@ -43,50 +47,57 @@ def fits(psi: State, dim: int, width: int = 512) -> bool:
 
 
 def output(psi: State, x: Tensor, t: Tensor) -> Tensor:
+    """Returns the output (B, dim) of the network for points x (B, dim) at times t (B,)."""
     h = torch.cat([x, embedding(t, TIMES)], 1)
     for layer in range(LAYERS):
-        h = F.linear(F.silu(h) if layer else h, psi[f"{layer}.weight"], psi[f"{layer}.bias"])
+        if layer:
+            h = F.silu(h)
+        h = F.linear(h, psi[f"{layer}.weight"], psi[f"{layer}.bias"])
     return h
 
 
 def denoised(psi: State, schedule: Schedule, x: Tensor, t: Tensor) -> Tensor:
-    """The expected origin of noisy points x, preconditioned."""
+    """Returns the expected origin of noisy points x, with preconditioning."""
     sigma = schedule.sigma(t)[:, None]
     c = 1 / (1 + sigma.square())
     return c * x + sigma * c.sqrt() * output(psi, c.sqrt() * x, t)
 
 
 def score(psi: State, schedule: Schedule, x: Tensor, t: Tensor) -> Tensor:
-    """The preconditioned score."""
+    """Returns the preconditioned score."""
     return (denoised(psi, schedule, x, t) - x) / schedule.sigma(t)[:, None].square()
 
 
 def literal_loss(psi: State, schedule: Schedule, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
-    """Denoising score matching without weights (UMEDA, Equation 12)."""
+    """Returns the loss of denoising score matching without weights (UMEDA, Equation 12)."""
     sigma = schedule.sigma(t)[:, None]
     return (output(psi, x0 + sigma * noise, t) + noise / sigma).square().sum(1).mean()
 
 
 def uniform_loss(psi: State, schedule: Schedule, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
-    """The same of the preconditioned score, weighted such that the network's own error counts alike
-    at all times."""
+    """Returns the loss of denoising score matching of the preconditioned score, with weights that
+    make it the squared error of the network's output at all times."""
     sigma = schedule.sigma(t)[:, None]
     c = 1 / (1 + sigma.square())
     x = x0 + sigma * noise
-    return (output(psi, c.sqrt() * x, t) - (x0 - c * x) / (sigma * c.sqrt())).square().mean()
+    target = (x0 - c * x) / (sigma * c.sqrt())
+    return (output(psi, c.sqrt() * x, t) - target).square().mean()
 
 
 @dataclass(frozen=True)
 class Training:
+    """The settings of training."""
+
     loss: Loss
     steps: int
     lr: float
-    batch: int
-    settle: bool  # the learning rate falls to zero, along half a cosine
+    batch: int  # points per step
+    settle: bool  # the learning rate decreases to zero, along half a cosine
 
     def rate(self, step: int) -> float:
-        falling = (1 + math.cos(math.pi * step / self.steps)) / 2
-        return self.lr * falling if self.settle else self.lr
+        """Returns the learning rate of a step."""
+        factor = (1 + math.cos(math.pi * step / self.steps)) / 2
+        return self.lr * factor if self.settle else self.lr
 
 
 def trained(
@@ -97,22 +108,24 @@ def trained(
     weights: Tensor,
     generator: torch.Generator,
 ) -> State:
-    """After steps of Adam, each on points drawn anew by weight, at random times."""
-    moving = psi.map(lambda tensor: tensor.clone().requires_grad_())
-    params = list(moving.values())
-    first, second = ([torch.zeros_like(p) for p in params] for _ in range(2))
+    """Returns the network after training with Adam. Every step draws points by weight, with
+    replacement, at random times."""
+    network = psi.map(lambda tensor: tensor.clone().requires_grad_())
+    params = list(network.values())
+    first = [torch.zeros_like(p) for p in params]
+    second = [torch.zeros_like(p) for p in params]
     count = [torch.zeros(()) for _ in params]
     for step in range(training.steps):
         rows = torch.multinomial(weights, training.batch, replacement=True, generator=generator)
         t = torch.rand(training.batch, generator=generator)
         noise = torch.randn(training.batch, points.shape[1], generator=generator)
-        loss = training.loss(moving, schedule, points[rows], t, noise)
-        slopes = list(torch.autograd.grad(loss, params))
-        with torch.no_grad():  # in one operation, which takes a tenth of the time of several
+        loss = training.loss(network, schedule, points[rows], t, noise)
+        gradients = list(torch.autograd.grad(loss, params))
+        with torch.no_grad():
             torch._foreach_add_(count, 1)
-            torch._fused_adam_(
+            torch._fused_adam_(  # one fused operation is faster than several
                 params,
-                slopes,
+                gradients,
                 first,
                 second,
                 [],
@@ -125,8 +138,9 @@ def trained(
                 amsgrad=False,
                 maximize=False,
             )
-    return moving.map(torch.Tensor.detach)
+    return network.map(torch.Tensor.detach)
 
 
 def _shapes(dim: int, width: int) -> list[tuple[int, int]]:
+    """Returns the shapes of the weights of all layers."""
     return [(width, dim + TIMES), (width, width), (dim, width)]

@@ -1,7 +1,9 @@
-"""The spectral block of a matrix: r leading directions on either side, and the r x r core between.
+"""The spectral block of a matrix: its r leading singular directions on both sides, and the r x r
+core between them.
 
-A singular value decomposition leaves open the signs of its vectors, and the directions of those
-with equal values. `leading` settles the signs; `aligned` settles both by a basis that is known.
+A singular value decomposition does not define the signs of the singular vectors, nor the directions
+of vectors with equal singular values. `leading` fixes the signs; `aligned` fixes both with a given
+basis.
 """
 
 from __future__ import annotations
@@ -14,48 +16,57 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Basis:
-    """Orthonormal columns on either side of matrices (m, d)."""
+    """Orthonormal columns on both sides of matrices (m, d)."""
 
     u: Tensor  # (m, r)
     w: Tensor  # (d, r)
 
 
 def leading(matrix: Tensor, r: int) -> Basis:
-    """The r leading singular directions of a matrix (m, d), fewer if it is smaller; of every pair
-    the entry of u that is largest in size is positive."""
+    """Returns the r leading singular directions of a matrix (m, d), fewer if the matrix is smaller.
+    The entry of each column of u with the largest absolute value is positive."""
     u, _, wt = torch.linalg.svd(matrix.double(), full_matrices=False)
-    u, w = u[:, :r], wt[:r].T
+    u = u[:, :r]
+    w = wt[:r].T
     signs = u.gather(0, u.abs().argmax(0, keepdim=True)).sign()
     return Basis((u * signs).to(matrix), (w * signs).to(matrix))
 
 
 def aligned(basis: Basis, previous: Basis) -> Basis:
-    """The same two spans, turned as near to the previous basis as they can be: orthogonal
-    Procrustes on either side. So coordinates mean the same from round to round."""
+    """Returns a basis of the same spans, rotated as near to the previous basis as possible by
+    orthogonal Procrustes on both sides, so that coordinates keep their meaning from round to
+    round."""
     if basis.u.shape != previous.u.shape or basis.w.shape != previous.w.shape:
-        found, wanted = ((tuple(b.u.shape), tuple(b.w.shape)) for b in (basis, previous))
-        raise ValueError(f"bases of different sizes cannot be aligned: {found} and {wanted}")
-    return Basis(_turned(basis.u, previous.u), _turned(basis.w, previous.w))
+        raise ValueError(
+            f"bases of different sizes cannot be aligned: {_sizes(basis)} and {_sizes(previous)}"
+        )
+    return Basis(_rotated(basis.u, previous.u), _rotated(basis.w, previous.w))
 
 
 def project(delta: Tensor, basis: Basis) -> Tensor:
-    """The core (..., r, r) of matrices (..., m, d)."""
+    """Returns the cores (..., r, r) of matrices (..., m, d)."""
     return basis.u.T @ delta @ basis.w
 
 
 def lift(core: Tensor, basis: Basis) -> Tensor:
-    """The matrices (..., m, d) that have this core and nothing beside it."""
+    """Returns the matrices (..., m, d) with these cores, zero outside of the block."""
     return basis.u @ core @ basis.w.T
 
 
 def captured(delta: Tensor, basis: Basis) -> float:
-    """The share of the energy of matrices (..., m, d) that their cores hold; 0 if there is none."""
+    """Returns the share of the energy of matrices (..., m, d) that their cores have, 0 if there is
+    no energy."""
     energy = delta.double().square().sum()
     core = project(delta, basis).double().square().sum()
     return float(core / energy) if energy > 0 else 0.0
 
 
-def _turned(columns: Tensor, previous: Tensor) -> Tensor:
+def _sizes(basis: Basis) -> str:
+    return f"{tuple(basis.u.shape)}, {tuple(basis.w.shape)}"
+
+
+def _rotated(columns: Tensor, previous: Tensor) -> Tensor:
+    """Returns the columns, rotated within their span towards the previous columns."""
     left, _, right = torch.linalg.svd(columns.double().T @ previous.double(), full_matrices=False)
-    turned: Tensor = columns.double() @ (left @ right)
-    return turned.to(columns)
+    rotated: Tensor = columns.double() @ (left @ right)
+    return rotated.to(columns)

@@ -68,6 +68,7 @@ def test_kernel(seed: int) -> None:
     assert against_mean(two(seed), KERNEL) <= 0.25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_denoise_mean_in_small(seed: int) -> None:
     how = Diffusion(**SMALL)
@@ -98,6 +99,7 @@ def test_samples_are_no_consensus_and_their_mean_is_a_worse_one() -> None:
     assert errors["denoised"] < errors["samples"] < 0.6 < errors["sample"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_paper_s_sample_ends_far_outside_of_the_cloud(seed: int) -> None:
     """Without a trust region it is taken all the same; with one the mean stands in."""
@@ -320,18 +322,21 @@ def test_round_after_round_little_training_is_enough() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"sampler": "mode"}, "no sampler 'mode'; there are sample_mean, denoise_mean"),
-        ({"score_output": "edm"}, "no score_output 'edm'; there are preconditioned, raw"),
+        (
+            {"sampler": "mode"},
+            "sampler must be one of 'sample_mean', 'denoise_mean', 'kernel', got 'mode'",
+        ),
+        ({"score_output": "edm"}, "score_output must be one of 'preconditioned', 'raw', got 'edm'"),
         ({"sigma_min": 0.0}, "sigma_min"),
         ({"sigma_start": 60.0}, "sigma_start <= sigma_max"),
         ({"score_lr": float("inf")}, "score_lr must be positive"),
-        ({"reverse_steps": 0}, "reverse_steps must be positive, got 0"),
-        ({"least_clients": 0}, "least_clients must be positive"),
-        ({"score_width": 0}, "score_width must be positive"),
-        ({"score_keep": 1.1}, "score_keep is a share"),
+        ({"reverse_steps": 0}, "reverse_steps must be at least 1, got 0"),
+        ({"least_clients": 0}, "least_clients must be at least 1"),
+        ({"score_width": 0}, "score_width must be at least 1"),
+        ({"score_keep": 1.1}, r"score_keep must be in \[0, 1\], got 1.1"),
         ({"score_lr": 0.0}, "score_lr must be positive"),
-        ({"score_steps": -1}, "score_steps must not be negative"),
-        ({"trust_region": -1.0}, "trust_region must not be negative"),
+        ({"score_steps": -1}, "score_steps must be at least 0"),
+        ({"trust_region": -1.0}, "trust_region must be at least 0"),
     ],
 )
 def test_settings_are_checked(changes: dict[str, Any], words: str) -> None:

@@ -8,7 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from communis.methods.parts.diffusion.ve import Schedule, drawn_back, embedding, flowed_back
+from communis.methods.parts.diffusion.ve import (
+    Schedule,
+    embedding,
+    probability_flow,
+    reverse_samples,
+)
 from tests.unit.methods.parts.diffusion.clouds import generator
 
 SCHEDULE = Schedule()
@@ -57,7 +62,7 @@ def normal_score(x: Tensor, t: Tensor) -> Tensor:
 def test_samples_have_the_density_whose_score_is_followed() -> None:
     draw = generator(0, "back")
     x = 50 * torch.randn(20_000, 1, generator=draw)
-    found = drawn_back(x, normal_score, SCHEDULE, 400, draw)
+    found = reverse_samples(x, normal_score, SCHEDULE, 400, draw)
     assert float(found.mean()) == pytest.approx(3, abs=0.1)
     assert float(found.std()) == pytest.approx(2, rel=0.05)
 
@@ -65,7 +70,7 @@ def test_samples_have_the_density_whose_score_is_followed() -> None:
 def test_the_last_step_adds_no_noise() -> None:
     """A single step is the last one: where it ends depends on where it starts alone."""
     x = torch.tensor([[7.0]])
-    found = drawn_back(x, normal_score, SCHEDULE, 1, generator())
+    found = reverse_samples(x, normal_score, SCHEDULE, 1, generator())
     g2 = 2 * math.log(5000) * 50**2
     assert float(found) == pytest.approx(7 + g2 * (3 - 7) / (4 + 50**2), rel=1e-4)
 
@@ -74,5 +79,5 @@ def test_the_flow_carries_quantiles_to_quantiles() -> None:
     """From one standard deviation above the mean at sigma = 4 to one above at 0.01."""
     at = SCHEDULE.time(4.0)
     x = torch.tensor([[3 + math.sqrt(4 + 16)], [3.0]])
-    found = flowed_back(x, normal_score, SCHEDULE, at, 1000)
+    found = probability_flow(x, normal_score, SCHEDULE, at, 1000)
     assert found.flatten().tolist() == pytest.approx([5, 3], abs=0.02)
