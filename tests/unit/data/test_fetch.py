@@ -99,13 +99,13 @@ def get(server: Server, folder: Path, sha256: str = "", size: int = 0) -> bytes:
 def test_checksum_is_checked(server: Server, tmp_path: Path) -> None:
     assert get(server, tmp_path, hashlib.sha256(BODY).hexdigest(), len(BODY)) == BODY
     shutil.rmtree(tmp_path)
-    with pytest.raises(CommunisError, match="not the one expected"):
+    with pytest.raises(CommunisError, match="not the expected one"):
         get(server, tmp_path, "0" * 64)
     assert not list(tmp_path.iterdir())
 
 
 def test_size_is_checked_where_no_checksum_is_known(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(CommunisError, match=f"{len(BODY)} bytes came, 5 were expected"):
+    with pytest.raises(CommunisError, match=f"received {len(BODY)} bytes, expected 5"):
         get(server, tmp_path, size=5)
     assert not list(tmp_path.iterdir())
 
@@ -459,7 +459,9 @@ def test_adopt_a_folder_with_what_cannot_be_copied(kept: Kept) -> None:
     with pytest.raises(CommunisError, match=r"^/.*/gone\.csv: cannot be copied \(.*No such file"):
         adopt("set", folder.parent, ABOUT, kept.into)
     os.mkfifo(folder / "pipe")
-    with pytest.raises(CommunisError, match=r"cannot be copied .*; 1 more cannot either; .*folder"):
+    with pytest.raises(
+        CommunisError, match=r"cannot be copied .*; 1 more cannot be copied either; .*folder"
+    ):
         adopt("set", folder.parent, ABOUT, kept.into)
     assert content(kept.into.parent) == {}
 
@@ -493,7 +495,7 @@ def test_links(kept: Kept) -> None:
     archive = kept.archive.with_suffix(".tar")
     for target in ("/etc/passwd", "../../../x", "Set/readme.txt"):
         archive.write_bytes(tarred(FILES, "w", link=target))
-        with pytest.raises(CommunisError, match="refused, for 'link' in it is a link"):
+        with pytest.raises(CommunisError, match="refused, because 'link' in it is a link"):
             adopt("set", archive, ABOUT, kept.into)
     with zipfile.ZipFile(kept.archive, "w") as made:
         link = zipfile.ZipInfo("link")

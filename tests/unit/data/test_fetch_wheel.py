@@ -53,6 +53,7 @@ def test_pip_downloads_the_wheel_and_the_file_is_kept(about: About, tmp_path: Pa
         assert part in outcome.text
 
 
+@pytest.mark.slow
 def test_what_is_there_is_not_fetched_again_unless_it_is_damaged(
     about: About, path: Path, tmp_path: Path
 ) -> None:
@@ -74,6 +75,7 @@ def test_two_processes_at_once(about: About, tmp_path: Path) -> None:
     assert content_of(into) == CONTENT
 
 
+@pytest.mark.slow
 def test_a_file_pip_py_in_the_current_folder_is_not_run(
     about: About, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +98,7 @@ def test_a_wheel_or_file_of_another_hash_is_refused(
     assert not (tmp_path / "set").exists()
 
 
+@pytest.mark.slow
 def test_a_downloaded_wheel_of_another_hash_is_removed(
     made: tuple[Path, Wheel], about: About, tmp_path: Path
 ) -> None:
@@ -165,6 +168,7 @@ def test_what_pip_says_is_one_line(
         fetch("set", about, tmp_path / "set")
 
 
+@pytest.mark.slow
 def test_the_file_of_an_installed_package_is_taken(
     about: About, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,4 @@
-"""The doctor: looks at a dataset before anybody trains on it, says what is wrong and how to mend
-it."""
+"""The doctor: examines a dataset before training; reports problems, and how to correct them."""
 
 from communis.data.doctor.examine import examine
 from communis.data.doctor.finding import Finding

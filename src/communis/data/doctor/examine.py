@@ -1,4 +1,4 @@
-"""Examine: all checks on one dataset, in the order in which a reader would ask."""
+"""Examine: runs all checks on one dataset: files, then signals, then windows."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from communis.data.doctor.signals import Signal, judged, signals
 from communis.data.recordings.source import Recorded
 from communis.data.recordings.windows import Windows
 
-SAID = 5  # findings of one sort about single recordings; the rest is counted
+MOST_SHOWN = 5  # findings of one kind about single recordings; the others are only counted
 
 
 def examine(source: Any, streams: Streams | None = None) -> Iterator[Finding]:
-    """Findings about a source's files, signals and windows; what cannot be read is an error."""
+    """Yields findings about a source's files, signals and windows. A dataset that cannot be read is
+    a finding, too."""
     try:
         if isinstance(source, Recorded):
             yield from _files(source)
-            with _overheard() as said:
-                found = list(_recordings(source))
-            yield from (Finding("warning", "files", text) for text in said)
-            yield from found
-        with _overheard():  # the same again
+            with _captured_warnings() as warnings:
+                findings = list(_recordings(source))
+            for text in warnings:
+                yield Finding("warning", "files", text)
+            yield from findings
+        with _captured_warnings():  # they are the same as above
             windows = source.load(streams or Streams())
     except CommunisError as error:
         yield Finding("error", "reading", str(error))
@@ -40,79 +42,87 @@ def examine(source: Any, streams: Streams | None = None) -> Iterator[Finding]:
 
 
 def _files(source: Recorded) -> Iterator[Finding]:
-    found, complete = len(source.files()), source.about.count
-    if complete and found < complete:
-        text = f"{found} of {complete} files: a part of the dataset"
-        yield Finding("note", "files", text)
+    """Yields findings about the number of files, and about files that are not read."""
+    count = len(source.files())
+    complete = source.about.count
+    if complete and count < complete:
+        yield Finding("note", "files", f"{count} of {complete} files: a part of the dataset")
     else:
-        yield Finding("ok", "files", f"{found} files in {source.place}")
-    yield from _strays(source)
+        yield Finding("ok", "files", f"{count} files in {source.place}")
+    yield from _unread(source)
 
 
-def _strays(source: Recorded) -> Iterator[Finding]:
-    """What lies among the dataset's files and is not read: closed folders, dead links, files of
-    the same sort with another name."""
+def _unread(source: Recorded) -> Iterator[Finding]:
+    """Yields findings about paths among the dataset's files that are not read: folders without
+    permission, broken links, files with the same suffix but another name."""
     sources = source.sources()
-    known, endings = set(sources), {path.suffix for path in sources}
+    known = set(sources)
+    suffixes = {path.suffix for path in sources}
     folders = {path.parent for path in sources}
     errors: list[OSError] = []
-    found = list(os.walk(source.place, onerror=errors.append))
+    tree = list(os.walk(source.place, onerror=errors.append))
     closed = [str(error.filename) for error in errors]
-    strays: list[Path] = []
-    for folder, _, names in found:
+    ignored: list[Path] = []
+    for folder, _, names in tree:
         paths = [Path(folder) / name for name in names]
         closed += [str(path) for path in paths if not path.exists()]
         if Path(folder) in folders:
-            strays += [p for p in paths if p.suffix in endings and p not in known]
+            ignored += [p for p in paths if p.suffix in suffixes and p not in known]
     if closed:
         yield Finding(
             "warning",
             "files",
             f"{len(closed)} cannot be opened, first {closed[0]}",
-            "a folder without permission, or a link to nowhere",
+            "a folder without permission, or a broken link",
         )
-    if strays:
-        text = f"{len(strays)} of the same sort are not read, first {sorted(strays)[0]}"
+    if ignored:
+        text = f"{len(ignored)} of the same kind are not read, first {sorted(ignored)[0]}"
         yield Finding("note", "files", text, "their names are not the official ones")
 
 
 def _recordings(source: Recorded) -> Iterator[Finding]:
+    """Yields findings about signals and copies; reads every recording once."""
     dataset = source.open()
     units = dict(dataset.units)
-    found: dict[str, Signal] = {}
-    seen: dict[str, list[tuple[str, int]]] = {}
-    single: list[Finding] = []
-    seconds, subjects = 0.0, set()
-    for recording, remarks in signals(iter(dataset.recordings), units, found):
-        single += remarks
+    by_modality: dict[str, Signal] = {}
+    by_fingerprint: dict[str, list[tuple[str, int]]] = {}  # names and subjects
+    lengths: list[Finding] = []
+    seconds = 0.0
+    subjects = set()
+    for recording, findings in signals(iter(dataset.recordings), units, by_modality):
+        lengths += findings
         seconds += recording.seconds
         subjects.add(recording.subject)
-        key = sets.fingerprint(recording)
-        seen.setdefault(key, []).append((recording.name, recording.subject))
-    count = sum(len(same) for same in seen.values())
+        fingerprint = sets.fingerprint(recording)
+        same = by_fingerprint.setdefault(fingerprint, [])
+        same.append((recording.name, recording.subject))
+    count = sum(len(same) for same in by_fingerprint.values())
     if not count:
         yield Finding("error", "recordings", "none found", "check the folder")
         return
     yield Finding(
         "ok", "recordings", f"{count} of {len(subjects)} subjects, {seconds / 3600:.2f} hours"
     )
-    yield from judged(found, units)
-    yield from single[:SAID]
-    if len(single) > SAID:
-        yield Finding("note", "length", f"{len(single) - SAID} more recordings like these")
-    doubled = list(sets.copies(seen))
-    yield from doubled[:SAID]
-    if len(doubled) > SAID:
-        yield Finding("note", "copies", f"{len(doubled) - SAID} more like these")
-    if not doubled:
+    yield from judged(by_modality, units)
+    yield from lengths[:MOST_SHOWN]
+    if len(lengths) > MOST_SHOWN:
+        yield Finding("note", "length", f"{len(lengths) - MOST_SHOWN} more recordings like these")
+    copies = list(sets.copies(by_fingerprint))
+    yield from copies[:MOST_SHOWN]
+    if len(copies) > MOST_SHOWN:
+        yield Finding("note", "copies", f"{len(copies) - MOST_SHOWN} more like these")
+    if not copies:
         yield Finding("ok", "copies", "no two recordings hold the same values")
 
 
 def _windows(windows: Windows, kind: str) -> Iterator[Finding]:
-    shapes = ", ".join(
-        f"{m} {'x'.join(str(n) for n in windows.inputs[m].shape[1:])}" for m in windows.modalities
-    )
-    yield Finding("ok", "windows", f"{len(windows)} of {windows.seconds:g} s: {shapes}")
+    """Yields findings about the windows and their split."""
+    shapes = []
+    for m in windows.modalities:
+        shape = "x".join(str(n) for n in windows.inputs[m].shape[1:])
+        shapes.append(f"{m} {shape}")
+    text = f"{len(windows)} of {windows.seconds:g} s: {', '.join(shapes)}"
+    yield Finding("ok", "windows", text)
     for m, flags in windows.present.items():
         share = 1 - float(np.mean(flags))
         if share > 0:
@@ -125,17 +135,18 @@ def _windows(windows: Windows, kind: str) -> Iterator[Finding]:
 
 
 @contextmanager
-def _overheard() -> Iterator[list[str]]:
-    """What a source warns about while it reads, instead of it being printed."""
-    log, said = logging.getLogger("communis"), []
+def _captured_warnings() -> Iterator[list[str]]:
+    """Collects the warnings of a source that reads, and suppresses all its log messages."""
+    log = logging.getLogger("communis")
+    warnings: list[str] = []
 
-    def note(record: logging.LogRecord) -> bool:
+    def capture(record: logging.LogRecord) -> bool:
         if record.levelno >= logging.WARNING:
-            said.append(record.getMessage())
+            warnings.append(record.getMessage())
         return False
 
-    log.addFilter(note)
+    log.addFilter(capture)
     try:
-        yield said
+        yield warnings
     finally:
-        log.removeFilter(note)
+        log.removeFilter(capture)

@@ -1,4 +1,4 @@
-"""Finding: what the doctor says about one thing."""
+"""Finding: one result of the doctor's checks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ Level = Literal["error", "warning", "note", "ok"]
 
 @dataclass(frozen=True)
 class Finding:
+    """One result of a check."""
+
     level: Level
-    about: str  # what was looked at
-    text: str  # what was found
-    fix: str = ""
+    about: str  # the subject of the check: "files", "windows", a modality, ...
+    text: str  # the result
+    fix: str = ""  # advice; empty: none

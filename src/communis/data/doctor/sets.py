@@ -1,4 +1,4 @@
-"""What a dataset holds as a whole: copies, classes, who is in which part, and what leaks."""
+"""Checks on a complete dataset: copies, classes, the parts of the split, and leaks between them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from communis.data.recordings.recording import Recording
 from communis.data.recordings.splits import CLOSE, distances, separated
 from communis.data.recordings.windows import TEST, TRAIN, UNUSED, VAL, Windows
 
-NEAR = 4  # window lengths: 2 minutes of sleep, 8 s of movement
-MANY = 0.5  # the share of test windows near a training window that is warned of
-DISTINCT = 16  # values that a window must hold to be taken for a copy
+NEAR = 4  # in window lengths: 2 minutes of sleep, 8 s of movement
+MANY = 0.5  # share of test windows near a training window above which a warning is given
+DISTINCT = 16  # number of different values from which equal windows count as copies
 PARTS = {TRAIN: "training", VAL: "validation", TEST: "test"}
 
 
 def fingerprint(recording: Recording) -> str:
-    """Equal for recordings with the same values, whatever they are called."""
+    """Returns a hash of the values, which is equal for copies of a recording with other names."""
     digest = hashlib.blake2b(digest_size=16)
     for m in sorted(recording.streams):
         digest.update(m.encode())
@@ -28,79 +28,85 @@ def fingerprint(recording: Recording) -> str:
     return digest.hexdigest()
 
 
-def copies(seen: dict[str, list[tuple[str, int]]]) -> Iterator[Finding]:
-    """`seen`: name and subject of the recordings with a fingerprint."""
-    for same in seen.values():
-        if len(same) > 1:
-            people = len({subject for _, subject in same}) > 1
-            yield Finding(
-                "error" if people else "warning",
-                "copies",
-                f"{', '.join(name for name, _ in same)} hold the same values"
-                + (" although their subjects differ" if people else ""),
-                "remove all but one: copies on both sides of a split make scores too good",
-            )
+def copies(by_fingerprint: dict[str, list[tuple[str, int]]]) -> Iterator[Finding]:
+    """Yields findings about equal recordings; the lists hold their names and subjects."""
+    for same in by_fingerprint.values():
+        if len(same) < 2:
+            continue
+        text = f"{', '.join(name for name, _ in same)} hold the same values"
+        fix = "remove all but one: copies in training and test make scores too high"
+        if len({subject for _, subject in same}) > 1:
+            yield Finding("error", "copies", f"{text} although their subjects differ", fix)
+        else:
+            yield Finding("warning", "copies", text, fix)
 
 
 def classes(windows: Windows) -> Iterator[Finding]:
+    """Yields findings about the number of windows per class, or the range of the target."""
     if windows.target.ndim != 1:
-        low, high = windows.target.min(0), windows.target.max(0)
-        yield Finding(
-            "ok", "target", f"{len(low)} columns from {low.min():.3g} to {high.max():.3g}"
-        )
+        columns = windows.target.shape[1]
+        low = windows.target.min()
+        high = windows.target.max()
+        yield Finding("ok", "target", f"{columns} columns from {low:.3g} to {high:.3g}")
         return
     counts = np.bincount(windows.target, minlength=windows.task.classes)
     names = windows.labels or tuple(str(c) for c in range(len(counts)))
-    none = [name for name, n in zip(names, counts, strict=True) if not n]
-    if none:
+    empty = [name for name, n in zip(names, counts, strict=True) if not n]
+    if empty:
         yield Finding(
             "warning",
             "classes",
-            f"no window of {', '.join(none)}",
+            f"no window of {', '.join(empty)}",
             "choose fewer classes or shorter windows, or complete the files",
         )
-    some = counts[counts > 0]
-    least, most = names[int(np.argmin(np.where(counts, counts, counts.max())))], counts.argmax()
+    present = np.flatnonzero(counts)
+    smallest = present[counts[present].argmin()]
+    largest = counts.argmax()
     text = (
-        f"{len(some)} classes, from {some.min()} windows ({least}) to {some.max()} ({names[most]})"
+        f"{len(present)} classes, from {counts[smallest]} windows ({names[smallest]}) to "
+        f"{counts[largest]} ({names[largest]})"
     )
-    if some.max() > 20 * some.min():
+    if counts[largest] > 20 * counts[smallest]:
         yield Finding("warning", "classes", text, "judge by macro-F1, not by accuracy")
     else:
         yield Finding("ok", "classes", text)
 
 
 def parts(windows: Windows, kind: str) -> Iterator[Finding]:
-    """Sizes of the parts, and who is in several of them."""
-    sizes = {name: int((windows.split == s).sum()) for s, name in PARTS.items()}
-    text = ", ".join(f"{n} {name}" for name, n in sizes.items())
+    """Yields findings about the sizes of the parts, and about subjects in several of them."""
+    sizes = {name: int((windows.split == part).sum()) for part, name in PARTS.items()}
+    text = f"{kind}: " + ", ".join(f"{n} {name}" for name, n in sizes.items())
     unused = int((windows.split == UNUSED).sum())
-    text += f", {unused} left out in gaps" if unused else ""
+    if unused:
+        text += f", {unused} left out in gaps"
     empty = [name for name, n in sizes.items() if not n]
-    yield Finding(
-        "warning" if empty else "ok",
-        "split",
-        f"{kind}: {text}" + (f"; none for {', '.join(empty)}" if empty else ""),
-        "choose another data.split or data.shares" if empty else "",
-    )
-    trained, tested = (np.unique(windows.owner[windows.split == s]) for s in (TRAIN, TEST))
+    if empty:
+        text += f"; none for {', '.join(empty)}"
+        yield Finding("warning", "split", text, "choose another data.split or data.shares")
+    else:
+        yield Finding("ok", "split", text)
+    trained = np.unique(windows.owner[windows.split == TRAIN])
+    tested = np.unique(windows.owner[windows.split == TEST])
     both = np.intersect1d(trained, tested)
     if kind == "subject" and len(both):
-        yield Finding("error", "subjects", f"{_some(both)} are in training and in test")
+        yield Finding("error", "subjects", f"{_listed(both)} are in training and in test")
     elif len(both):
-        text = f"{len(both)} of {len(np.unique(windows.owner))} are in training and in test"
+        subjects = len(np.unique(windows.owner))
         fix = "right for models that know their user"
-        if kind != "generated" and len(np.unique(windows.owner)) > 1:
-            fix += "; to judge on new people set data.split to 'subject'"
+        if kind != "generated" and subjects > 1:
+            fix += "; to test on new people set data.split to 'subject'"
+        text = f"{len(both)} of {subjects} are in training and in test"
         yield Finding("note", "subjects", text, fix)
     else:
         yield Finding("ok", "subjects", "nobody is in training and in test")
 
 
 def leaks(windows: Windows) -> Iterator[Finding]:
-    """Windows of different parts that share samples, or that are copies of each other."""
-    apart = separated(windows.split, windows.recording, windows.start, windows.seconds, 0.0)
-    shared = int((apart != windows.split).sum())
+    """Yields findings about windows of different parts that share samples or are copies."""
+    without_shared = separated(
+        windows.split, windows.recording, windows.start, windows.seconds, 0.0
+    )
+    shared = int((without_shared != windows.split).sum())
     doubles = _doubles(windows)
     if shared:
         text = f"{shared} windows share samples with windows of another part"
@@ -115,21 +121,21 @@ def leaks(windows: Windows) -> Iterator[Finding]:
 
 
 def near(windows: Windows) -> Iterator[Finding]:
-    """Test windows with a training window of the same recording close by, of whatever class. The
-    gap of a split by time lies within a stretch of one class, so it does not keep them away."""
-    tested = windows.split == TEST
-    start, length = windows.start, windows.seconds
-    distance = distances(windows.recording, start, windows.split == TRAIN)[tested] - length
+    """Yields a finding about test windows near a training window of the same recording, of any
+    class. The gap of a split by time is within a stretch of one class, so it does not separate
+    them."""
+    length = windows.seconds
+    distance = distances(windows.recording, windows.start, windows.split == TRAIN)
+    distance = distance[windows.split == TEST] - length
     if not len(distance):
         return
-    share = float((distance < NEAR * length * (1 - CLOSE)).mean())
-    text = (
-        f"{100 * share:.0f} % of the test windows lie within {NEAR * length:g} s of a training one"
-    )
+    limit = NEAR * length
+    share = float((distance < limit * (1 - CLOSE)).mean())
+    text = f"{100 * share:.0f} % of the test windows are within {limit:g} s of a training window"
     if share > MANY:
         fix = (
-            "neighbours look alike, so scores are too good for a new day: set data.split to "
-            f"'session' or 'subject', or data.apart to {NEAR * length:g} seconds"
+            "neighbours are similar, so scores are too high for a new day: set data.split to "
+            f"'session' or 'subject', or data.apart to {limit:g} seconds"
         )
         yield Finding("warning", "nearness", text, fix)
     else:
@@ -137,6 +143,7 @@ def near(windows: Windows) -> Iterator[Finding]:
 
 
 def _doubles(windows: Windows) -> int:
+    """Returns the number of windows of validation and test that are copies of training windows."""
     keys, varied = _hashes(windows)
     trained = keys[(windows.split == TRAIN) & varied]
     others = keys[((windows.split == VAL) | (windows.split == TEST)) & varied]
@@ -144,24 +151,25 @@ def _doubles(windows: Windows) -> int:
 
 
 def _hashes(windows: Windows, rows: int = 4096) -> tuple[Array, Array]:
-    """(N,) one number per window, equal for equal windows, and whether it holds so many different
-    values that it cannot be equal by chance: of an empty room or a slow heart rate it can."""
+    """Returns for every window (N,) a hash of its values, and whether it has so many different
+    values that it is not equal to another by chance, as windows of an empty room or of a slow heart
+    rate can be."""
     digests = [hashlib.blake2b(digest_size=8) for _ in range(len(windows))]
     varied = np.zeros(len(windows), bool)
     for m in windows.modalities:
-        for at in range(0, len(windows), rows):
-            part = np.ascontiguousarray(windows.inputs[m][at : at + rows])
-            known = np.isfinite(part)
-            flat = np.where(known, part, 0).reshape(len(part), -1)
+        for begin in range(0, len(windows), rows):
+            block = slice(begin, begin + rows)
+            values = np.ascontiguousarray(windows.inputs[m][block])
+            flat = np.where(np.isfinite(values), values, 0).reshape(len(values), -1)
             different = 1 + (np.diff(np.sort(flat, 1), axis=1) != 0).sum(1)
-            varied[at : at + rows] |= different >= DISTINCT
-            for digest, row in zip(digests[at : at + rows], flat, strict=True):
+            varied[block] |= different >= DISTINCT
+            for digest, row in zip(digests[block], flat, strict=True):
                 digest.update(row.data)
         windows.release()
     keys = np.frombuffer(b"".join(d.digest() for d in digests), np.int64)
     return keys, varied
 
 
-def _some(ids: Array) -> str:
+def _listed(ids: Array) -> str:
     text = ", ".join(str(i) for i in ids[:5])
     return text + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")

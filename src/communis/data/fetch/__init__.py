@@ -1,4 +1,5 @@
-"""Getting datasets: downloading where the owner allows it, unpacking safely, saying how else."""
+"""Fetching of datasets: downloads where the owner allows it, safe unpacking, and instructions for
+all others."""
 
 from communis.data.fetch.bring import Outcome, adopt, fetch, instructions
 

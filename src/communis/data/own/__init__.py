@@ -1,1 +1,2 @@
-"""Folders of somebody's own: the manifest, what it makes of the files, and a first guess at it."""
+"""Your own files: the manifest of a folder, the reader of its files, and a first guess of the
+manifest."""

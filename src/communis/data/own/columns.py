@@ -1,4 +1,4 @@
-"""Look: what the columns of a file seem to be, from their names and the first rows."""
+"""Guesses what the columns of a file are, from their names and the first rows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +16,16 @@ from torch import nn
 from communis.core.arrays import Array
 from communis.core.errors import CommunisError
 from communis.data.own.manifest import Column, Files, Part
-from communis.data.own.tables import PLAIN, TEXT, WHOLE, header, parquet, rows_of
+from communis.data.own.tables import PLAIN, SECONDS, TEXT, WHOLE, header, parquet, rows_of
 from communis.data.own.units import unit_name
 from communis.data.recordings.files import reading
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ROWS = 20_000  # that are looked at
-UNKNOWN_RATE = 50.0  # stands in the manifest until the user has mended it
+ROWS = 20_000  # number of rows that are read
+UNKNOWN_RATE = 50.0  # placeholder in the manifest, which the user must correct
+MANY_CLASSES = 50  # a column with more different values is not a label
 WORDS = {
     "subject": "subject|subj|sub|person|participant|patient|user|volunteer|proband|pid|uid",
     "session": "session|sess|ses|day|visit",
@@ -34,103 +36,133 @@ WORDS = {
 TIME = r"t|ts|date|epoch|seconds|millis|.*time.*|.*(?:^|_)stamp.*"
 ALIASES = {"a": "acc", "g": "gyro", "m": "mag", "": "sensor"}
 UNITS = {"hr": "bpm", "heart": "bpm", "heart_rate": "bpm", "heartrate": "bpm", "bpm": "bpm"}
+ROW_NUMBERS = ("", "index", "index_level_0", "row", "no", "nr")  # names of columns without meaning
+FORMAT_LINES = 50  # lines from which the format of a text file is guessed
+SMALLEST_STAMPS = {"ns": 1e17, "us": 1e14, "ms": 1e11, "s": 0}  # for time since 1970, by unit
+LARGEST_STEPS = {"s": 2, "ms": 2e3, "us": 2e6, "ns": np.inf}  # between two samples, by unit
 
 
 @dataclass(frozen=True)
-class Look:
-    """What a file seems to hold."""
+class FileGuess:
+    """The guessed roles of the columns of a file."""
 
     modalities: Mapping[str, Part]
-    keys: Mapping[str, Column]  # subject, session, trial, scene and label: their columns
+    keys: Mapping[str, Column]  # columns of subject, session, trial, scene and label
     time: Column | None = None
     time_unit: str = "s"
     rate: float = UNKNOWN_RATE
     remarks: tuple[str, ...] = field(default=())
 
 
-def written(path: Path) -> Files:
-    """How a text file is written: delimiter, decimal mark, header."""
+def file_format(path: Path) -> Files:
+    """Returns the format of a file: delimiter, decimal mark and header."""
     if path.suffix.lower() not in TEXT:
         return Files(header=path.suffix.lower() != ".npy")
     with reading(path, "text file", PLAIN):
         with path.open(encoding="utf-8-sig", newline="") as lines:
-            start = [line for line, _ in zip(lines, range(50), strict=False) if line.strip()]
+            start = [line for line in islice(lines, FORMAT_LINES) if line.strip()]
         if not start:
             raise CommunisError(f"{path}: empty")
-        return _way_of_writing(start)
+        return _text_format(start)
 
 
-def _way_of_writing(start: list[str]) -> Files:
-    """As the first lines of a file tell it."""
+def _text_format(start: list[str]) -> Files:
+    """Returns the format of a text file that begins with these lines."""
 
-    def cells(mark: str) -> int:
-        """Columns with this delimiter; 0 if lines differ."""
-        counts = {len(row) for row in csv.reader(start, delimiter=mark)}
+    def width(delimiter: str) -> int:
+        """Returns the number of columns with this delimiter; 0 if lines differ."""
+        counts = {len(row) for row in csv.reader(start, delimiter=delimiter)}
         return counts.pop() if len(counts) == 1 else 0
 
-    delimiter = max(";\t|, ", key=lambda mark: (cells(mark) > 1, mark != " ", cells(mark)))
+    def preference(delimiter: str) -> tuple[bool, bool, int]:
+        return width(delimiter) > 1, delimiter != " ", width(delimiter)
+
+    delimiter = max(";\t|, ", key=preference)
     rows = list(csv.reader(start, delimiter=delimiter))
-    comma = delimiter != "," and any(re.fullmatch(r"-?\d+,\d+", c) for r in rows for c in r)
-    named = not any(_is_number(cell.replace(",", ".")) for cell in rows[0])
-    return Files(delimiter=delimiter, decimal="," if comma else ".", header=named)
+    cells = [cell for row in rows for cell in row]
+    comma = delimiter != "," and any(re.fullmatch(r"-?\d+,\d+", cell) for cell in cells)
+    header = not any(_is_number(cell.replace(",", ".")) for cell in rows[0])
+    return Files(delimiter=delimiter, decimal="," if comma else ".", header=header)
 
 
-def look(path: Path, how: Files) -> Look:
-    """The columns by what they seem to be."""
+def guess_columns(path: Path, how: Files) -> FileGuess:
+    """Returns the guessed roles of the columns of a file."""
     frame = _sample(path, how)
     keys: dict[str, Column] = {}
-    clocks: list[Column] = []
+    clock: Column | None = None
     sensors: list[Column] = []
     left_out: list[str] = []
-    twice = set(frame.columns[frame.columns.duplicated()])
-    for place, column in enumerate(frame.columns):
-        values, name = frame.iloc[:, place], _tidy(str(column)) if how.header else ""
-        key = next((k for k, w in WORDS.items() if name and _means(name, w)), "")
-        key = "label" if name == "y" and "x" not in frame.columns else key  # not of x, y, z
+    repeated = set(frame.columns[frame.columns.duplicated()])
+    for position, column in enumerate(frame.columns):
+        values = frame.iloc[:, position]
+        name = _tidy(str(column)) if how.header else ""
+        key = _key_of(name)
+        if name == "y" and "x" not in frame.columns:  # otherwise y is an axis
+            key = "label"
         numeric = values.dtype.kind in "iufb"
-        if column in twice:
+        if column in repeated:
             left_out.append(f"{column!r} (more than one column has this name)")
-        elif how.header and not clocks and re.fullmatch(TIME, name) and _rises(values):
-            clocks.append(column)
+        elif how.header and clock is None and re.fullmatch(TIME, name) and _rises(values):
+            clock = column
         elif key and key not in keys:
             keys[key] = column
-        elif name in ("", "index", "index_level_0", "row", "no", "nr") and how.header:
+        elif name in ROW_NUMBERS and how.header:
             left_out.append(f"{column!r} (a row number)")
         elif numeric and not how.header and "label" not in keys and _holds_classes(values):
             keys["label"] = column
         elif numeric:
             sensors.append(column)
-        elif "label" not in keys and values.astype(str).nunique() <= 50:
+        elif (
+            "label" not in keys
+            and values.map(str).nunique() <= MANY_CLASSES  # bytes need not be UTF-8
+        ):
             keys["label"] = column
         else:
             left_out.append(f"{column!r} (text)")
     remarks = [f"columns left out: {', '.join(dict.fromkeys(left_out))}"] if left_out else []
-    unit, rate = _clock(frame[clocks[0]], str(clocks[0])) if clocks else ("s", 0.0)
-    if clocks:
-        remarks.append(f"time is column {clocks[0]!r} in {unit}, about {rate:g} samples a second")
-    else:
-        rate = UNKNOWN_RATE
-        remarks.append(f"CHECK rate: no time column tells it; {rate:g} Hz stands for it")
+    unit, rate, remark = _timing(frame, clock)
+    remarks.append(remark)
     if not how.header and "label" in keys:
-        remarks.append(f"CHECK label: column {keys['label']} holds few whole numbers")
-    found = _modalities(frame, sensors, rate, named=how.header)
-    return Look(found, keys, clocks[0] if clocks else None, unit, rate, tuple(remarks))
+        remarks.append(f"CHECK label: column {keys['label']} holds few different whole numbers")
+    modalities = _modalities(frame, sensors, rate, named=how.header)
+    return FileGuess(modalities, keys, clock, unit, rate, tuple(remarks))
+
+
+def _timing(frame: pd.DataFrame, clock: Column | None) -> tuple[str, float, str]:
+    """Returns the unit of time stamps, the rate of samples, and a remark on them."""
+    if clock is None:
+        remark = f"CHECK rate: there is no time column; {UNKNOWN_RATE:g} Hz is a placeholder"
+        return "s", UNKNOWN_RATE, remark
+    unit, rate = _clock(frame[clock], str(clock))
+    return unit, rate, f"time is column {clock!r} in {unit}, about {rate:g} samples a second"
+
+
+def _key_of(name: str) -> str:
+    """Returns the key whose words match the name of a column; empty if there is none."""
+    for key, words in WORDS.items():
+        if name and _means(name, words):
+            return key
+    return ""
 
 
 def _sample(path: Path, how: Files) -> pd.DataFrame:
+    """Returns the first rows of a file."""
     import pandas as pd
 
     names = header(path, how)
     keys: list[Any] = list(names) if how.header else list(range(len(names)))
     if path.suffix.lower() == ".npy":
-        found = pd.DataFrame(np.asarray(rows_of(path)[:ROWS]))
+        frame = pd.DataFrame(np.asarray(rows_of(path)[:ROWS]))
     elif path.suffix.lower() == ".parquet":
         with reading(path, "Parquet file", WHOLE):
-            batches = (b.to_pandas(ignore_metadata=True) for b in parquet(path).iter_batches(ROWS))
-            found = next(batches, pd.DataFrame(columns=keys))
+            batch = next(parquet(path).iter_batches(ROWS), None)
+            if batch is None:
+                frame = pd.DataFrame(columns=keys)
+            else:
+                frame = batch.to_pandas(ignore_metadata=True)
     else:
         with reading(path, "table", PLAIN):
-            found = pd.read_csv(
+            frame = pd.read_csv(
                 path,
                 sep=how.delimiter,
                 decimal=how.decimal,
@@ -140,15 +172,16 @@ def _sample(path: Path, how: Files) -> pd.DataFrame:
                 names=list(range(len(keys))),
                 index_col=False,
             )
-    if not len(found):
+    if not len(frame):
         raise CommunisError(f"{path}: holds no rows")
-    return found.set_axis(keys, axis=1)
+    return frame.set_axis(keys, axis=1)
 
 
 def _tidy(name: str) -> str:
-    """A column's name in small letters without units and signs."""
-    bare = re.sub(r"\s*[\[(].*?[\])]", "", name)
-    return re.sub(r"\W+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", bare).strip().lower()).strip("_")
+    """Returns the name of a column in lower case, without units and signs."""
+    without_unit = re.sub(r"\s*[\[(].*?[\])]", "", name)
+    with_underscores = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", without_unit)
+    return re.sub(r"\W+", "_", with_underscores.strip().lower()).strip("_")
 
 
 def _means(name: str, words: str) -> bool:
@@ -156,27 +189,27 @@ def _means(name: str, words: str) -> bool:
 
 
 def _rises(values: pd.Series[Any]) -> bool:
-    """Time rises, but for few starts anew; dates are text or dates."""
+    """Returns whether a column can be time: dates, or numbers that rise with few exceptions."""
     if values.dtype.kind == "M" or bool(re.match(r"\d{4}-\d\d-\d\d", str(values.iloc[0]))):
         return True
     if values.dtype.kind not in "iuf" or values.isna().any():
         return False
-    return (
-        bool((np.diff(values.to_numpy(np.float64)) >= 0).mean() > 0.95) if len(values) > 1 else True
-    )
+    if len(values) <= 1:
+        return True
+    return bool((np.diff(values.to_numpy(np.float64)) >= 0).mean() > 0.95)
 
 
 def _holds_classes(values: pd.Series[Any]) -> bool:
-    """Few whole numbers that seldom change."""
+    """Returns whether a column holds few different whole numbers that rarely change."""
     array = values.to_numpy(np.float64)
     if not np.isfinite(array).all() or (array != np.rint(array)).any():
         return False
     changes = (np.diff(array) != 0).mean() if len(array) > 1 else 0.0
-    return bool(len(np.unique(array)) <= 50 and changes < 0.1)
+    return bool(len(np.unique(array)) <= MANY_CLASSES and changes < 0.1)
 
 
 def _clock(values: pd.Series[Any], name: str) -> tuple[str, float]:
-    """The unit of time stamps, and the rate that they tell."""
+    """Returns the unit of time stamps, and their rate."""
     if values.dtype.kind not in "iuf":
         import pandas as pd
 
@@ -185,25 +218,19 @@ def _clock(values: pd.Series[Any], name: str) -> tuple[str, float]:
         return "date", _rate(np.diff(nanos) * 1e-9)
     array = values.to_numpy(np.float64)
     steps = np.diff(array)
-    said = re.search(r"(?:^|[_\W])(ms|us|ns|s)(?:$|[_\W])", name.lower())
-    if said:
-        unit = said[1]
-    elif array[0] > 1e8:  # since 1970, in what unit is told by the size
-        unit = next(
-            u
-            for u, least in (("ns", 1e17), ("us", 1e14), ("ms", 1e11), ("s", 0))
-            if array[0] > least
-        )
+    unit_in_name = re.search(r"(?:^|[_\W])(ms|us|ns|s)(?:$|[_\W])", name.lower())
+    if unit_in_name:
+        unit = unit_in_name[1]
+    elif array[0] > 1e8:  # since 1970: the size tells the unit
+        unit = next(u for u, least in SMALLEST_STAMPS.items() if array[0] > least)
     else:
         usual = np.median(steps[steps > 0]) if (steps > 0).any() else 1.0
-        unit = next(
-            u for u, most in (("s", 2), ("ms", 2e3), ("us", 2e6), ("ns", np.inf)) if usual < most
-        )
-    return unit, _rate(steps * {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[unit])
+        unit = next(u for u, most in LARGEST_STEPS.items() if usual < most)
+    return unit, _rate(steps * SECONDS[unit])
 
 
 def _rate(steps: Array) -> float:
-    """Samples per second, rounded where it is nearly a whole number."""
+    """Returns samples per second, rounded if it is close to a whole number."""
     steps = steps[steps > 0]
     if not len(steps):
         return UNKNOWN_RATE
@@ -214,31 +241,42 @@ def _rate(steps: Array) -> float:
 def _modalities(
     frame: pd.DataFrame, columns: list[Column], rate: float, *, named: bool
 ) -> dict[str, Part]:
-    """Columns that differ by x, y, z or a number at the end (or before it) are one modality."""
+    """Returns the modalities. Columns whose names differ by x, y, z or a number at the end (or
+    before it) belong to one modality."""
     groups: dict[str, list[Column]] = {}
     for column in columns:
-        groups.setdefault(_base(str(column)) if named else "sensor", []).append(column)
-    found: dict[str, Part] = {}
+        base = _base(str(column)) if named else "sensor"
+        groups.setdefault(base, []).append(column)
+    modalities: dict[str, Part] = {}
     for base, members in groups.items():
-        name = ALIASES.get(base, base) if len(members) > 1 or not named else _tidy(str(members[0]))
-        name = name if name.isidentifier() else f"sensor_{name}"
-        name = f"{name}_" if hasattr(nn.ModuleDict(), name) or name in found else name
+        if len(members) > 1 or not named:
+            name = ALIASES.get(base, base)
+        else:
+            name = _tidy(str(members[0]))
+        if not name.isidentifier():
+            name = f"sensor_{name}"
+        if hasattr(nn.ModuleDict(), name) or name in modalities:
+            name = f"{name}_"
         values = frame[members].to_numpy(np.float64)
-        own_rate = rate * _share(values)
-        found[name] = Part(tuple(members), float(f"{own_rate:.4g}"), _unit(name, members, values))
-    return found
+        own_rate = float(f"{rate * _share(values):.4g}")
+        modalities[name] = Part(tuple(members), own_rate, _unit(name, members, values))
+    return modalities
 
 
 def _base(column: str) -> str:
-    """The name without its axis (at the end, in front, or between) or number."""
+    """Returns the name of a column without its axis (at the end, in front, or between) or
+    number."""
     name = _tidy(column)
-    shapes = (r"(.*?)_?[xyzw]()", r"[xyz]_(.+)()", r"(.+)_[xyz](_.+)", r"(.*?)_?\d+()")
-    found = next((m for m in (re.fullmatch(shape, name) for shape in shapes) if m), None)
-    return found[1] + found[2] if found else name
+    for expression in (r"(.*?)_?[xyzw]()", r"[xyz]_(.+)()", r"(.+)_[xyz](_.+)", r"(.*?)_?\d+()"):
+        match = re.fullmatch(expression, name)
+        if match:
+            return match[1] + match[2]
+    return name
 
 
 def _share(values: Array) -> float:
-    """The share of rows with a value where these come regularly: a slower sensor; else 1."""
+    """Returns the share of rows with a value if they are regular, as with a slower sensor;
+    otherwise 1."""
     rows = np.flatnonzero(np.isfinite(values).any(1))
     steps = np.diff(rows)
     slow = len(steps) > 2 and np.median(steps) >= 2 and (steps == np.median(steps)).mean() > 0.9
@@ -246,14 +284,16 @@ def _share(values: Array) -> float:
 
 
 def _unit(name: str, columns: list[Column], values: Array) -> str:
-    """From brackets in the header, from gravity, or unknown."""
-    said = re.search(r"[\[(](.+?)[\])]", str(columns[0]))
-    if said:
-        return unit_name(said[1], name)
+    """Returns the unit from brackets in the header, or from gravity, or "a.u." if it is unknown."""
+    in_brackets = re.search(r"[\[(](.+?)[\])]", str(columns[0]))
+    if in_brackets:
+        return unit_name(in_brackets[1], name)
     if "acc" in name and len(columns) == 3 and np.isfinite(values).all(1).any():
         with np.errstate(over="ignore"):  # a damaged value
             length = float(np.nanmedian(np.linalg.norm(values, axis=1)))
-        return "g" if 0.8 < length < 1.25 else "m/s2" if 8 < length < 12 else "a.u."
+        if 0.8 < length < 1.25:
+            return "g"
+        return "m/s2" if 8 < length < 12 else "a.u."
     return UNITS.get(name, "a.u.")
 
 

@@ -1,4 +1,4 @@
-"""Joined: the files of a folder that belong together, found by the patterns of its manifest."""
+"""Joined: finds files by the patterns of a manifest, and joins those of one recording."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from communis.data.own.manifest import NAME, Manifest
 
 @dataclass(frozen=True)
 class Group:
-    """Files in which everything in braces agrees."""
+    """Files whose values in braces are equal."""
 
-    values: Mapping[str, str]  # what is in braces
+    values: Mapping[str, str]  # by the name in braces
     paths: Mapping[str, Path]  # by pattern
 
     @property
@@ -24,50 +24,65 @@ class Group:
 
 
 def grouped(folder: Path, manifest: Manifest) -> list[Group]:
-    """All files that the manifest speaks of, in the order of their names."""
-    found: dict[object, Group] = {}
-    together = len(manifest.patterns) > 1
+    """Returns all files that the manifest describes, in the order of their names."""
+    groups: dict[object, Group] = {}
+    several = len(manifest.patterns) > 1
     for pattern in manifest.patterns:
-        there = matches(folder, pattern)
-        if not there:
+        files = matches(folder, pattern)
+        if not files:
             raise CommunisError(f"{folder / NAME}: no file matches {pattern!r}")
-        for path, values in there:
-            key = tuple(sorted(values.items())) if together else path
-            before = found.setdefault(key, Group(values, {})).paths
-            if pattern in before:
+        for path, values in files:
+            key = tuple(sorted(values.items())) if several else path
+            paths = groups[key].paths if key in groups else {}
+            if pattern in paths:
                 raise CommunisError(
-                    f"{folder / NAME}: {before[pattern]} and {path} both match {pattern!r}; put "
-                    "what tells them apart in braces, such as {trial}"
+                    f"{folder / NAME}: {paths[pattern]} and {path} both match {pattern!r}; put "
+                    "the part in which they differ in braces, such as {trial}"
                 )
-            found[key] = Group(values, {**before, pattern: path})
-    return sorted(found.values(), key=lambda group: group.first)
+            groups[key] = Group(values, {**paths, pattern: path})
+    return sorted(groups.values(), key=lambda group: group.first)
 
 
 def matches(folder: Path, pattern: str) -> list[tuple[Path, dict[str, str]]]:
-    """The files below a folder that match, with what stands for the names in braces: for {label} as
-    much as possible, for the others as little."""
-    wild = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
-    shape = ""
+    """Returns the files below a folder that match, with the values of the names in braces. {label}
+    matches as many characters as possible, the others match as few as possible."""
+    wildcards = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
+    expression = ""
     for piece in re.split(r"({\w+}|\*\*/|\*|\?)", pattern):
         name = piece[1:-1]
         if not piece.startswith("{"):
-            shape += wild.get(piece) or re.escape(piece)
-        elif f"(?P<{name}>" in shape:
-            shape += f"(?P={name})"
+            expression += wildcards.get(piece) or re.escape(piece)
+        elif not name.isidentifier():
+            raise CommunisError(
+                f"{folder}: {piece} in {pattern!r} stands for no part of a file's name; rename "
+                "these files, or put * for it into the pattern"
+            )
+        elif f"(?P<{name}>" in expression:
+            expression += f"(?P={name})"
         else:
-            shape += f"(?P<{name}>[^/]+{'' if name == 'label' else '?'})"
-    there = folder.glob(re.sub(r"{\w+}", "*", pattern.replace("[", "[[]")))
-    pairs = ((p, re.fullmatch(shape, p.relative_to(folder).as_posix())) for p in sorted(there))
-    return [(path, match.groupdict()) for path, match in pairs if match and path.is_file()]
+            expression += f"(?P<{name}>[^/]+{'' if name == 'label' else '?'})"
+    candidates = folder.glob(re.sub(r"{\w+}", "*", pattern.replace("[", "[[]")))
+    files = []
+    for path in sorted(candidates):
+        match = re.fullmatch(expression, path.relative_to(folder).as_posix())
+        if match and path.is_file():
+            files.append((path, match.groupdict()))
+    return files
 
 
 def numbered(words: Iterable[str]) -> dict[str, int]:
-    """S1, S2, ... and 01, 02, ... keep their numbers; other names, and all if two would have the
-    same number (S1, S01), are counted from 1 in sorted order."""
-    kept = sorted(set(words))
-    parts = [match for match in (re.fullmatch(r"(\D*)(\d+)", w) for w in kept) if match]
-    found = {part[0]: int(part[2]) for part in parts}
-    same_kind = len(found) == len(kept) and len({part[1] for part in parts}) == 1
-    if same_kind and len(set(found.values())) == len(kept):
-        return found
-    return {w: i for i, w in enumerate(kept, start=1)}
+    """Returns the number of every word. S1, S2, ... and 01, 02, ... keep their numbers. Other
+    words, and all words if two would have the same number (S1, S01), are counted from 1 in sorted
+    order."""
+    distinct = sorted(set(words))
+    numbers: dict[str, int] = {}
+    prefixes = []
+    for text in distinct:
+        match = re.fullmatch(r"(\D*)(\d+)", text)
+        if match:
+            numbers[text] = int(match[2])
+            prefixes.append(match[1])
+    all_numbered = len(numbers) == len(distinct) and len(set(prefixes)) == 1
+    if all_numbered and len(set(numbers.values())) == len(distinct):
+        return numbers
+    return {text: i for i, text in enumerate(distinct, start=1)}

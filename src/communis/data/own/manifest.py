@@ -1,17 +1,17 @@
-"""Manifest: what `communis.toml` says of a folder of one's own files.
+"""Manifest: the description of a folder of your own files, `communis.toml`.
 
     [files]
     pattern = "{subject}/{label}_{trial}.csv"  # CSV, Parquet or NPY files below this folder
-    time = "timestamp"                         # without it, rows follow each other at the rate
+    time = "timestamp"                         # without it, rows are spaced evenly by the rate
     [modalities.wrist_acc]
     columns = ["ax", "ay", "az"]               # names, or numbers from 0
     rate = 50
     unit = "g"
     [label]
-    classes = ["walk", "sit"]                  # here from {label}; else column = "activity"
+    classes = ["walk", "sit"]                  # from {label}; otherwise column = "activity"
 
-A modality, label or target in files of its own has a `pattern` of its own with the same names in
-braces: the files in which these agree make up one recording.
+A modality, label or target that is stored in separate files has its own `pattern` with the same
+names in braces. Files whose values in braces are equal form one recording.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from communis.data.recordings.files import reading
 from communis.data.recordings.recording import nameable
 
 NAME = "communis.toml"
-KEYS = ("subject", "scene", "session", "trial")  # what recordings are told apart by
+KEYS = ("subject", "scene", "session", "trial")  # numbers that identify a recording
 Column = str | int
 
 
 @dataclass(frozen=True)
 class Files:
-    """Where the files are and how they are written."""
+    """The place and the format of the files."""
 
-    pattern: str = ""  # below the folder; * stands for anything, {subject} etc. take the value
-    delimiter: str = ","
-    decimal: str = "."  # mark in numbers
-    header: bool = True  # does a line name the columns?
-    skip: int = 0  # lines above it
+    pattern: str = ""  # path below the folder; * matches anything, {subject} etc. give the value
+    delimiter: str = ","  # character between columns
+    decimal: str = "."  # decimal mark of numbers
+    header: bool = True  # whether the first line after `skip` names the columns
+    skip: int = 0  # lines above the header, or above the first row
     time: Column | None = None  # column of time stamps
-    time_unit: Literal["s", "ms", "us", "ns", "date"] = "s"
+    time_unit: Literal["s", "ms", "us", "ns", "date"] = "s"  # unit of the time stamps
     gap: float = 0.0  # seconds without samples that are not interpolated; 0: three samples
     pause: float = 10.0  # seconds without samples after which a new recording begins
 
@@ -52,7 +52,7 @@ class Files:
 class Part:
     """Columns at one rate: a modality, the label or the target."""
 
-    columns: tuple[Column, ...] = ()
+    columns: tuple[Column, ...] = ()  # names, or numbers from 0
     rate: float = 0.0  # Hz
     unit: str = "a.u."
     pattern: str = ""  # empty: that of [files]
@@ -61,39 +61,41 @@ class Part:
 
 @dataclass(frozen=True)
 class Label:
-    """Which class it is: in a column, or as {label} in the pattern."""
+    """The class: in a column, or as {label} in the pattern."""
 
-    classes: tuple[Column, ...]  # as they are written in the files; their order numbers them
-    names: tuple[str, ...] = ()  # for people; empty: the classes themselves
-    ignore: tuple[Column, ...] = ()  # other values that mean no class; "*": all others
-    column: Column | None = None
-    rate: float = 0.0
-    pattern: str = ""
-    time: Column | None = None
+    classes: tuple[Column, ...]  # values in the files; their order gives the class numbers
+    names: tuple[str, ...] = ()  # names to show; empty: the classes themselves
+    ignore: tuple[Column, ...] = ()  # values without a class; "*": all values not in `classes`
+    column: Column | None = None  # column of the class; None: {label} in the pattern
+    rate: float = 0.0  # Hz; 0: that of the modalities in the same files
+    pattern: str = ""  # empty: that of [files]
+    time: Column | None = None  # None: that of [files]
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be predicted where that is not a class."""
+    """A target that is not a class."""
 
     kind: Literal["position", "pose", "count"]
-    columns: tuple[Column, ...]
+    columns: tuple[Column, ...]  # names, or numbers from 0
     most: int = 0  # the largest count
-    rate: float = 0.0
-    pattern: str = ""
-    time: Column | None = None
+    rate: float = 0.0  # Hz; 0: that of the modalities in the same files
+    pattern: str = ""  # empty: that of [files]
+    time: Column | None = None  # None: that of [files]
 
 
 @dataclass(frozen=True)
 class Key:
-    """Where a number such as the subject's comes from, if not from the pattern."""
+    """The origin of a number such as the subject's, if it is not in the pattern."""
 
     column: Column | None = None
-    value: int | None = None
+    value: int | None = None  # one value for all files
 
 
 @dataclass(frozen=True)
 class Manifest:
+    """A checked manifest."""
+
     modalities: dict[str, Part]
     files: Files = field(default_factory=Files)
     label: Label | None = None
@@ -107,7 +109,8 @@ class Manifest:
         if not self.modalities:
             raise CommunisError("modalities: there are none; describe one as [modalities.NAME]")
         if (self.label is None) == (self.target is None):
-            raise CommunisError("one of [label] and [target] is needed, and not both")
+            given = "none" if self.label is None else "both"
+            raise CommunisError(f"expected one of [label] and [target], found {given}")
         for key, part in self.parts.items():
             _check_part(key, part, self.files)
         self._check_files()
@@ -119,25 +122,21 @@ class Manifest:
 
     @property
     def parts(self) -> dict[str, Part]:
-        """All columns by manifest key, with pattern, time and rate filled in."""
-        found = {f"modalities.{name}": part for name, part in self.modalities.items()}
+        """All columns by manifest key; missing patterns, times and rates are filled in."""
+        parts = {f"modalities.{name}": part for name, part in self.modalities.items()}
         goal = self.target or self.label
         columns = self.target.columns if self.target else ()
         if self.label and self.label.column is not None:
             columns = (self.label.column,)
         if goal and columns:
             key = "target" if self.target else "label"
-            found[key] = Part(columns, goal.rate, "", goal.pattern, goal.time)
-        default = self.files
-        placed = {
-            key: replace(
-                part,
-                pattern=part.pattern or default.pattern,
-                time=default.time if part.time is None else part.time,
-            )
-            for key, part in found.items()
-        }
-        return {key: _rated(part, placed.values()) for key, part in placed.items()}
+            parts[key] = Part(columns, goal.rate, "", goal.pattern, goal.time)
+        placed = {}
+        for key, part in parts.items():
+            pattern = part.pattern or self.files.pattern
+            time = self.files.time if part.time is None else part.time
+            placed[key] = replace(part, pattern=pattern, time=time)
+        return {key: _with_rate(part, placed.values()) for key, part in placed.items()}
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -148,8 +147,8 @@ class Manifest:
         return set(re.findall(r"{(\w*)}", self.patterns[0]))
 
     def key(self, name: str) -> Key:
-        found: Key = getattr(self, name)
-        return found
+        key: Key = getattr(self, name)
+        return key
 
     def _check_files(self) -> None:
         for key in ("skip", "gap", "pause"):
@@ -162,73 +161,93 @@ class Manifest:
         for name in self.modalities:
             key = f"modalities.{name}"
             if not name.isidentifier():
-                raise CommunisError(f"{key}: only letters, digits and _ make a name")
+                raise CommunisError(
+                    f"{key}: a name has letters, digits and _ only, and begins with no digit"
+                )
             if not nameable(name):
-                raise CommunisError(f"{key}: models use this name themselves; call it {name}_")
+                raise CommunisError(f"{key}: models reserve this name; call it {name}_")
             part = self.parts[key]
             for column in part.columns:
                 other = owners.setdefault((part.pattern, column), key)
                 if other != key or part.columns.count(column) > 1:
                     raise CommunisError(
-                        f"{key}.columns: {column!r} is in {other}.columns already; a column "
-                        "belongs to one modality, once"
+                        f"{key}.columns: {column!r} is already in {other}.columns; a column may be "
+                        "named once, in one modality"
                     )
 
     def _check_patterns(self) -> None:
         for pattern in self.patterns:
-            found = re.findall(r"{(.*?)}", pattern)
-            for name in found:
+            names = re.findall(r"{(.*?)}", pattern)
+            for name in names:
                 if name not in (*KEYS, "label"):
                     choices = ", ".join(f"{{{k}}}" for k in (*KEYS, "label"))
-                    raise CommunisError(f"pattern {pattern!r}: {{{name}}} is none of {choices}")
-            if set(found) != self.placeholders:
+                    raise CommunisError(f"pattern {pattern!r}: {{{name}}} is not one of {choices}")
+            if set(names) != self.placeholders:
                 raise CommunisError(
-                    f"patterns {self.patterns[0]!r} and {pattern!r}: files are joined by what is "
+                    f"patterns {self.patterns[0]!r} and {pattern!r}: files are joined by the names "
                     "in braces, which must be the same in both"
                 )
             if pattern.startswith("/") or ".." in pattern.split("/") or ":" in pattern:
-                raise CommunisError(f"pattern {pattern!r}: must lie below the manifest's folder")
+                raise CommunisError(
+                    f"pattern {pattern!r}: files must be below the manifest's folder"
+                )
         if len({part.time is None for part in self.parts.values()}) > 1:
-            raise CommunisError("time: needed for all files of a recording, or for none")
+            raise CommunisError(
+                "time: expected a column for all files of a recording, or for none of them"
+            )
 
     def _check_goal(self) -> None:
-        target, label = self.target, self.label
+        target = self.target
+        label = self.label
         if target:
             if target.kind == "pose" and len(target.columns) % 3:
-                raise CommunisError("target.columns: a pose has x, y and z of every joint")
+                raise CommunisError(
+                    f"target.columns: a pose needs x, y and z of every joint, got "
+                    f"{len(target.columns)} columns"
+                )
             if target.kind == "count" and (len(target.columns) != 1 or target.most < 1):
-                raise CommunisError("target: a count is one column; `most` is the largest count")
+                raise CommunisError(
+                    "target: a count needs one column, and `most`, the largest count, of at least 1"
+                )
         if label:
             if ("label" in self.placeholders) == (label.column is not None):
+                given = "none" if label.column is None else "both"
                 raise CommunisError(
-                    "label: set label.column or have {label} in the pattern, one of the two"
+                    "label: expected one of label.column and {label} in the pattern, found "
+                    f"{given} of them"
                 )
             if len(label.classes) < 2 or len(set(label.classes)) < len(label.classes):
-                raise CommunisError("label.classes: two or more, all different")
+                raise CommunisError("label.classes: expected at least two, all different")
             if len(label.names) not in (0, len(label.classes)):
-                raise CommunisError("label.names: as many as label.classes, or none")
+                raise CommunisError(
+                    f"label.names: expected none, or one for each of the {len(label.classes)} "
+                    f"classes, got {len(label.names)}"
+                )
 
     def _check_key(self, name: str) -> None:
         key = self.key(name)
-        given = (key.column is not None) + (key.value is not None) + (name in self.placeholders)
-        if given > 1:
-            raise CommunisError(f"{name}: from a column, as a value or from the pattern, not twice")
-        if name == "subject" and not given:
+        origins = (key.column is not None) + (key.value is not None) + (name in self.placeholders)
+        if origins > 1:
             raise CommunisError(
-                "subject: set subject.column, have {subject} in the pattern, or set "
-                "subject.value = 1 if all is of one person"
+                f"{name}: expected only one of {name}.column, {name}.value and {{{name}}} in the "
+                f"pattern, found {origins}"
+            )
+        if name == "subject" and not origins:
+            raise CommunisError(
+                "subject: set subject.column, put {subject} into the pattern, or set "
+                "subject.value = 1 if all files are of one person"
             )
 
 
 def load(folder: Path) -> Manifest:
-    """The manifest in a folder."""
+    """Returns the manifest in a folder."""
     path = folder / NAME
     if not path.is_file():
         raise CommunisError(
-            f"{folder}: no {NAME} that says what the files hold; `communis data init {folder}` "
+            f"{folder}: there is no {NAME} that describes the files; `communis data init {folder}` "
             "writes a first one"
         )
-    with reading(path, "manifest", "docs/reference/data/own.md has its keys"):
+    with reading(path, "manifest", "docs/reference/data/own.md lists its keys"):
         table = tomllib.loads(path.read_text("utf-8"))
         try:
             manifest: Manifest = build(Manifest, table, "")
@@ -237,18 +256,24 @@ def load(folder: Path) -> Manifest:
     return manifest
 
 
-def _rated(part: Part, others: Iterable[Part]) -> Part:
-    """A label without a rate has that of the modalities in the same files."""
-    rate = part.rate or max((o.rate for o in others if o.pattern == part.pattern), default=0.0)
-    return replace(part, rate=rate)
+def _with_rate(part: Part, others: Iterable[Part]) -> Part:
+    """Returns the part with a rate: a label without one gets that of the modalities in the same
+    files."""
+    in_same_files = (other.rate for other in others if other.pattern == part.pattern)
+    return replace(part, rate=part.rate or max(in_same_files, default=0.0))
 
 
 def _check_part(key: str, part: Part, files: Files) -> None:
     if not part.columns:
-        raise CommunisError(f"{key}.columns: at least one column is needed")
+        raise CommunisError(f"{key}.columns: expected at least one column, got none")
     if not part.rate > 0:
-        raise CommunisError(f"{key}.rate: a positive number of samples per second is needed")
+        raise CommunisError(
+            f"{key}.rate: expected a positive number of samples per second, got {part.rate:g}"
+        )
     if not part.pattern:
-        raise CommunisError(f"files.pattern is missing, and so is {key}.pattern")
+        raise CommunisError(f"files.pattern and {key}.pattern are missing: set one of them")
     if len(files.delimiter) != 1 or len(files.decimal) != 1:
-        raise CommunisError("files.delimiter and files.decimal: one character each")
+        raise CommunisError(
+            "files.delimiter and files.decimal: expected one character each, got "
+            f"{files.delimiter!r} and {files.decimal!r}"
+        )

@@ -1,4 +1,4 @@
-"""Reading: the recordings of a folder, as its manifest describes them."""
+"""Reading: the recordings of a folder that a manifest describes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from communis.core.contract import Task
 from communis.core.errors import CommunisError
 from communis.core.tasks import Classification, Counting, Localisation, Pose
 from communis.data.own.joined import Group, grouped, numbered
-from communis.data.own.manifest import KEYS, Label, Manifest, load
+from communis.data.own.manifest import KEYS, Column, Label, Manifest, load
 from communis.data.own.stretches import Tables, streams, stretches, target
 from communis.data.own.tables import Table, read, word
 from communis.data.own.units import unit_name
@@ -23,12 +23,15 @@ UNKNOWN = -2  # a word that the manifest does not list
 
 
 def dataset(folder: Path) -> Dataset:
+    """Returns the dataset in a folder with a manifest."""
     manifest = load(folder)
-    label = manifest.label
+    names: tuple[str, ...] = ()
+    if manifest.label:
+        names = manifest.label.names or tuple(map(str, manifest.label.classes))
     return Dataset(
         _recordings(folder, manifest),
         _task(manifest),
-        tuple(label.names or map(str, label.classes)) if label else (),
+        names,
         {name: unit_name(part.unit, name) for name, part in manifest.modalities.items()},
     )
 
@@ -52,15 +55,19 @@ def _recordings(folder: Path, manifest: Manifest) -> Iterator[Recording]:
         classes = _classes(group, tables, manifest)
         if isinstance(classes, int) and classes == UNLABELLED:
             continue
+        path = group.first.relative_to(folder).as_posix()
         for count, (words, rows) in enumerate(stretches(tables, manifest), start=1):
-            found = {key: word(text) for key, text in {**group.values, **words}.items()}
-            ids = {key: manifest.key(key).value or 0 for key in KEYS}
-            ids |= {key: numbers[key][found[key]] for key in KEYS if key in found}
+            values = {**group.values, **words}
+            ids = {}
+            for key in KEYS:
+                if key in values:
+                    ids[key] = numbers[key][word(values[key])]
+                else:
+                    ids[key] = manifest.key(key).value or 0
             owner = (ids["subject"], ids["scene"], ids["session"])
-            if "trial" not in found and manifest.trial.value is None:
+            if "trial" not in values and manifest.trial.value is None:
                 ids["trial"] = trials[owner]
                 trials[owner] += 1
-            path = group.first.relative_to(folder).as_posix()
             yield Recording(
                 streams(tables, rows, manifest),
                 classes if isinstance(classes, int) else target(tables, rows, manifest, classes),
@@ -70,7 +77,7 @@ def _recordings(folder: Path, manifest: Manifest) -> Iterator[Recording]:
 
 
 def _all_words(groups: Sequence[Group], manifest: Manifest, key: str) -> Iterator[str]:
-    """Every value of a key in the dataset: they are numbered together."""
+    """Yields every value of a key in the dataset, because all values are numbered together."""
     column = manifest.key(key).column
     for group in groups:
         if key in group.values:
@@ -81,32 +88,39 @@ def _all_words(groups: Sequence[Group], manifest: Manifest, key: str) -> Iterato
 
 
 def _read(path: Path, pattern: str, manifest: Manifest) -> Table:
-    """All that the manifest wants of one file."""
+    """Returns the columns of one file that the manifest names."""
     parts = {key: part for key, part in manifest.parts.items() if part.pattern == pattern}
-    numbers = [c for key, part in parts.items() if key != "label" for c in part.columns]
-    words = [c for c in (manifest.key(key).column for key in KEYS) if c is not None]
-    words += parts["label"].columns if "label" in parts else ()
-    return read(path, manifest.files, numbers, words, next(iter(parts.values())).time)
+    numbers: list[Column] = []
+    for key, part in parts.items():
+        if key != "label":
+            numbers += part.columns
+    words = [column for key in KEYS if (column := manifest.key(key).column) is not None]
+    if "label" in parts:
+        words += parts["label"].columns
+    time = next(iter(parts.values())).time
+    return read(path, manifest.files, numbers, words, time)
 
 
 def _class(text: str, label: Label) -> int:
-    """The number of a class; UNLABELLED for what is ignored, UNKNOWN for anything else."""
+    """Returns the number of a class; UNLABELLED for ignored words, UNKNOWN for all others."""
     classes = [word(c) for c in label.classes]
     if text in classes:
         return classes.index(text)
-    return UNLABELLED if {"*", text} & {word(i) for i in label.ignore} else UNKNOWN
+    ignored = [word(i) for i in label.ignore]
+    return UNLABELLED if "*" in ignored or text in ignored else UNKNOWN
 
 
 def _unknown(where: str, text: str, label: Label) -> CommunisError:
     classes = ", ".join(str(c) for c in label.classes)
     return CommunisError(
         f"{where}: {text!r} is not one of label.classes ({classes}); add it there, or to "
-        "label.ignore if it means no class"
+        "label.ignore if it is not a class"
     )
 
 
 def _classes(group: Group, tables: Tables, manifest: Manifest) -> int | Array:
-    """The class of all these files, or the class or count of every row (none for other targets)."""
+    """Returns the class of all files of a group, or the class or count of every row, or an empty
+    array for other targets."""
     label = manifest.label
     if label and "label" in group.values:
         text = word(group.values["label"])
@@ -116,20 +130,25 @@ def _classes(group: Group, tables: Tables, manifest: Manifest) -> int | Array:
     goal = manifest.parts["label" if label else "target"]
     if goal.pattern not in tables:
         raise CommunisError(f"{group.first}: the file {goal.pattern} with its target is missing")
-    table, column = tables[goal.pattern], goal.columns[0]
+    table = tables[goal.pattern]
+    column = goal.columns[0]
     if label:
-        words, codes = table.words[column].words, table.words[column].codes
-        found = np.array([*(_class(w, label) for w in words), UNLABELLED])[codes]
-        if (found == UNKNOWN).any():
-            row = int((found == UNKNOWN).argmax())
+        words = table.words[column].words
+        codes = table.words[column].codes
+        class_of = [_class(w, label) for w in words]
+        class_of.append(UNLABELLED)  # for code -1, an empty cell
+        classes = np.array(class_of)[codes]
+        if (classes == UNKNOWN).any():
+            row = int((classes == UNKNOWN).argmax())
             raise _unknown(table.at(row), words[codes[row]], label)
-        return found
+        return classes
     if manifest.target and manifest.target.kind == "count":
         return _counts(table, table.numbers[column], manifest.target.most)
     return np.zeros(0, np.int64)
 
 
 def _counts(table: Table, values: Array, most: int) -> Array:
+    """Returns the counts of all rows; UNLABELLED for empty cells."""
     counts = np.where(np.isnan(values), UNLABELLED, values)
     wrong = (counts != np.rint(counts)) | (counts > most) | (counts < UNLABELLED)
     if wrong.any():

@@ -1,4 +1,5 @@
-"""Stretches: rows of tables that belong together -> streams at a steady rate."""
+"""Stretches: finds the rows of tables that form a recording, and turns them into streams at a
+constant rate."""
 
 from __future__ import annotations
 
@@ -18,132 +19,161 @@ from communis.data.recordings.recording import ROUNDED, UNLABELLED, Stream, on_g
 
 Tables = Mapping[str, Table]  # by pattern
 Rows = Mapping[str, slice]  # by pattern
-FAR = 1.25  # a rate that differs more from the time stamps' is a mistake
+FAR = 1.25  # a rate that differs by a larger factor from the rate of the time stamps is an error
 
 
 def stretches(tables: Tables, manifest: Manifest) -> Iterator[tuple[dict[str, str], Rows]]:
-    """The words of the key columns, and the rows of every file, of each recording."""
+    """Yields the words of the key columns and the rows of every file, for each recording."""
     columns = {key: c for key in KEYS if (c := manifest.key(key).column) is not None}
+    # Runs of different files belong together if their words are equal, and the number of earlier
+    # runs with these words.
     joined: dict[tuple[tuple[str, ...], int], dict[str, slice]] = {}
     for pattern, table in tables.items():
-        seen: Counter[tuple[str, ...]] = Counter()
+        counts: Counter[tuple[str, ...]] = Counter()
         for words, rows in _runs(table, columns, _gap(manifest, pattern)):
-            joined.setdefault((words, seen[words]), {})[pattern] = rows
-            seen[words] += 1
-    for (words, _), together in joined.items():
-        for part in _without_pauses(tables, together, manifest):
+            joined.setdefault((words, counts[words]), {})[pattern] = rows
+            counts[words] += 1
+    for (words, _), rows_of_run in joined.items():
+        for part in _without_pauses(tables, rows_of_run, manifest):
             yield dict(zip(columns, words, strict=True)), part
 
 
 def _runs(
     table: Table, columns: Mapping[str, Column], gap: float
 ) -> Iterator[tuple[tuple[str, ...], slice]]:
-    """Rows in which no key changes and time does not go back."""
+    """Yields the words of the key columns and the rows of each run, in which no key changes and
+    time does not go back."""
     new = np.zeros(table.rows, bool)
     for key, column in columns.items():
         codes = table.words[column].codes
         if (codes < 0).any():
-            raise CommunisError(f"{table.at(int((codes < 0).argmax()))}: no {key} in {column!r}")
+            row = int((codes < 0).argmax())
+            raise CommunisError(f"{table.at(row)}: no {key} in {column!r}; complete the column")
         new[1:] |= np.diff(codes) != 0
     if table.time is not None:
-        back = np.diff(table.time, prepend=table.time[0])
-        new |= back < -gap
-        wrong = (back < 0) & ~new
-        if wrong.any():
+        steps = np.diff(table.time, prepend=table.time[0])
+        new |= steps < -gap
+        backward = (steps < 0) & ~new
+        if backward.any():
             raise CommunisError(
-                f"{table.at(int(wrong.argmax()))}: time goes back by {-back[wrong][0]:g} s; sort "
-                "the rows (more than a gap would begin a new recording)"
+                f"{table.at(int(backward.argmax()))}: time goes back by {-steps[backward][0]:g} s; "
+                "sort the rows (a step back by more than a gap begins a new recording)"
             )
     bounds = [0, *np.flatnonzero(new[1:]) + 1, table.rows]
+    keys = [table.words[column] for column in columns.values()]
     for start, stop in pairwise(bounds):
-        found = (table.words[c] for c in columns.values())
-        yield tuple(w.words[w.codes[start]] for w in found), slice(start, stop)
+        yield tuple(key.words[key.codes[start]] for key in keys), slice(start, stop)
 
 
-def _without_pauses(tables: Tables, together: Rows, manifest: Manifest) -> Iterator[Rows]:
-    """Rows of one recording cut where no file has samples for longer than a pause."""
-    times = {p: t[rows] for p, rows in together.items() if (t := tables[p].time) is not None}
+def _without_pauses(tables: Tables, run: Rows, manifest: Manifest) -> Iterator[Rows]:
+    """Yields the rows of a run in pieces, cut where no file has samples for longer than a pause."""
+    times = {p: t[rows] for p, rows in run.items() if (t := tables[p].time) is not None}
     if not times:
-        yield together
+        yield run
         return
     spans: list[tuple[float, float]] = []
     for pattern, t in times.items():
         pause = max(manifest.files.pause, 10 / _rate(manifest, pattern))
         cuts = np.flatnonzero(np.diff(t) > pause)
-        spans += zip(t[[0, *cuts + 1]], t[[*cuts, -1]], strict=True)
-    spans.sort()
-    merged = [spans[0]]
-    for low, high in spans[1:]:
-        if low <= merged[-1][1] + manifest.files.pause:
-            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
-        else:
-            merged.append((low, high))
-    for low, high in merged:
-        found: dict[str, slice] = {}
+        begins = t[[0, *cuts + 1]]
+        ends = t[[*cuts, -1]]
+        spans += zip(begins, ends, strict=True)
+    for begin, end in _merged(spans, manifest.files.pause):
+        piece: dict[str, slice] = {}
         for pattern, t in times.items():
-            start, stop = np.searchsorted(t, low), np.searchsorted(t, high, "right")
-            first = together[pattern].start
-            found |= {pattern: slice(first + start, first + stop)} if stop > start else {}
-        yield found
+            start = np.searchsorted(t, begin)
+            stop = np.searchsorted(t, end, "right")
+            if stop > start:
+                first = run[pattern].start
+                piece[pattern] = slice(first + start, first + stop)
+        yield piece
+
+
+def _merged(spans: list[tuple[float, float]], pause: float) -> list[tuple[float, float]]:
+    """Returns spans of time in which those that are at most a pause apart are one."""
+    ordered = sorted(spans)
+    merged = [ordered[0]]
+    for begin, end in ordered[1:]:
+        last_begin, last_end = merged[-1]
+        if begin <= last_end + pause:
+            merged[-1] = (last_begin, max(end, last_end))
+        else:
+            merged.append((begin, end))
+    return merged
 
 
 def streams(tables: Tables, rows: Rows, manifest: Manifest) -> dict[Modality, Stream]:
-    """Every modality of one stretch; all NaN where its file is missing or silent."""
-    found: dict[Modality, Stream] = {}
+    """Returns every modality of one recording; it is all NaN if its file is missing or has no
+    values."""
+    sensed: dict[Modality, Stream] = {}
     for key, part in manifest.parts.items():
         if key.startswith("modalities.") and part.pattern in rows:
             stream = _values(tables, rows, manifest, key, part)
-            found |= {key.partition(".")[2]: stream} if len(stream.values) else {}
-    seconds = max((s.end for s in found.values()), default=0.0)
+            if len(stream.values):
+                sensed[key.partition(".")[2]] = stream
+    seconds = max((stream.end for stream in sensed.values()), default=0.0)
+    result: dict[Modality, Stream] = {}
     for name, part in manifest.modalities.items():
-        if name not in found:
+        if name in sensed:
+            result[name] = sensed[name]
+        else:
             steps = max(1, round(seconds * part.rate))
-            found[name] = Stream(np.full((steps, len(part.columns)), np.nan, np.float32), part.rate)
-    return {name: found[name] for name in manifest.modalities}
+            missing = np.full((steps, len(part.columns)), np.nan, np.float32)
+            result[name] = Stream(missing, part.rate)
+    return result
 
 
 def target(tables: Tables, rows: Rows, manifest: Manifest, classes: Array) -> Stream:
-    """The target of one stretch: `classes` (one per row of its file), or values."""
+    """Returns the target of one recording: `classes` (one per row of its file), or values."""
     key = "label" if manifest.label else "target"
     part = manifest.parts[key]
     if part.pattern not in rows:
         return Stream(np.full(1, UNLABELLED), part.rate)
     if not len(classes):
         return _values(tables, rows, manifest, key, part)
-    chosen, times = classes[rows[part.pattern]], _times(tables, rows, part)
+    classes_of_rows = classes[rows[part.pattern]]
+    times = _times(tables, rows, part)
     if times is None:
-        return Stream(chosen, part.rate)
+        return Stream(classes_of_rows, part.rate)
     _check_rate(tables[part.pattern], key, times, part.rate)
     if _even(times, part.rate):
-        return Stream(chosen, part.rate, float(times[0]))
-    grid = times[0] + np.arange(int((times[-1] - times[0]) * part.rate + ROUNDED) + 1) / part.rate
-    after = np.clip(np.searchsorted(times, grid), 1, len(times) - 1)
-    nearest = np.where(grid - times[after - 1] <= times[after] - grid, after - 1, after)
+        return Stream(classes_of_rows, part.rate, float(times[0]))
+    steps = int((times[-1] - times[0]) * part.rate + ROUNDED) + 1
+    grid = times[0] + np.arange(steps) / part.rate
+    right = np.clip(np.searchsorted(times, grid), 1, len(times) - 1)
+    left = right - 1
+    nearest = np.where(grid - times[left] <= times[right] - grid, left, right)
     near = np.abs(times[nearest] - grid) <= _gap(manifest, part.pattern) / 2
-    return Stream(np.where(near, chosen[nearest], UNLABELLED), part.rate, float(times[0]))
+    values = np.where(near, classes_of_rows[nearest], UNLABELLED)
+    return Stream(values, part.rate, float(times[0]))
 
 
 def _values(tables: Tables, rows: Rows, manifest: Manifest, key: str, part: Part) -> Stream:
-    """The columns of a part at its rate. Where others in the file are faster, its samples are the
-    rows in which it has a value."""
+    """Returns the columns of a part at its rate. If other columns of the file are faster, its
+    samples are the rows in which it has a value."""
     table = tables[part.pattern]
     values = np.stack([table.numbers[c][rows[part.pattern]] for c in part.columns], 1)
-    times, fastest = _times(tables, rows, part), _rate(manifest, part.pattern)
+    times = _times(tables, rows, part)
+    fastest = _rate(manifest, part.pattern)
     if part.rate < fastest:
-        there = np.isfinite(values).any(1)
-        times = (np.arange(len(values)) / fastest if times is None else times)[there]
-        values = values[there]
-    if times is None:
+        if times is None:
+            times = np.arange(len(values)) / fastest
+        has_value = np.isfinite(values).any(1)
+        times = times[has_value]
+        values = values[has_value]
+    if times is None or not len(times):
         return Stream(values, part.rate)
-    if not len(times) or _even(times, part.rate):
-        return Stream(values, part.rate, float(times[0]) if len(times) else 0.0)
+    start = float(times[0])
+    if _even(times, part.rate):
+        return Stream(values, part.rate, start)
     _check_rate(table, key, times, part.rate)
     gap = manifest.files.gap or 3 / part.rate
-    return replace(on_grid(times - times[0], values, part.rate, gap), start=float(times[0]))
+    return replace(on_grid(times - times[0], values, part.rate, gap), start=start)
 
 
 def _times(tables: Tables, rows: Rows, part: Part) -> Array | None:
-    """Seconds after the recording's beginning."""
+    """Returns the times of the rows in seconds after the beginning of the recording; None without
+    time stamps."""
     time = tables[part.pattern].time
     if time is None:
         return None
@@ -152,12 +182,13 @@ def _times(tables: Tables, rows: Rows, part: Part) -> Array | None:
 
 
 def _even(times: Array, rate: float) -> bool:
-    """Whether every sample is where a steady rate would have it, to half a step."""
+    """Returns whether every sample is within half a step of its position at a constant rate."""
     expected = times[0] + np.arange(len(times)) / rate
     return bool(np.abs(times - expected).max() <= 0.5 / rate)
 
 
 def _check_rate(table: Table, key: str, times: Array, rate: float) -> None:
+    """Raises an error if the time stamps have another rate than the manifest."""
     if len(times) < 10:
         return
     steps = np.diff(times)
@@ -165,19 +196,21 @@ def _check_rate(table: Table, key: str, times: Array, rate: float) -> None:
     if usual <= 0:
         raise CommunisError(
             f"{table.path}: most time stamps are equal, too coarse for {key}.rate = {rate:g}; "
-            "leave out files.time if the samples are steady"
+            "leave out files.time if the rate is constant"
         )
-    found = 1 / float(steps[steps <= 3 * usual].mean())
-    if not 1 / FAR <= found / rate <= FAR:
+    measured = 1 / float(steps[steps <= 3 * usual].mean())
+    if not 1 / FAR <= measured / rate <= FAR:
         raise CommunisError(
-            f"{table.path}: the time stamps say about {found:.3g} Hz, {key}.rate says {rate:g}; "
-            "mend the rate or files.time_unit"
+            f"{table.path}: the time stamps give about {measured:.3g} Hz, {key}.rate is {rate:g}; "
+            "correct the rate or files.time_unit"
         )
 
 
 def _rate(manifest: Manifest, pattern: str) -> float:
+    """Returns the highest rate in the files of a pattern."""
     return max(part.rate for part in manifest.parts.values() if part.pattern == pattern)
 
 
 def _gap(manifest: Manifest, pattern: str) -> float:
+    """Returns the shortest time without samples that is not interpolated, in seconds."""
     return manifest.files.gap or 3 / _rate(manifest, pattern)

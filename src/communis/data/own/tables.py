@@ -1,12 +1,12 @@
-"""Tables: chosen columns of a CSV, Parquet or NPY file as arrays; a bad cell is named by its
-line."""
+"""Tables: selected columns of a CSV, Parquet or NPY file as arrays. Errors name the line of a bad
+cell."""
 
 from __future__ import annotations
 
 import csv
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,16 @@ from communis.data.own.manifest import Column, Files
 from communis.data.recordings.files import array, reading, shaped, shortened
 
 TEXT = (".csv", ".tsv", ".txt")
-NOTHING = {"", "nan", "na", "n/a", "none"}  # cells without a word, in any case
-WHOLE = "it may have been cut short, or two of its columns have one name"
+NOTHING = {"", "nan", "na", "n/a", "none"}  # empty cells, in lower case
+BAD_NUMBERS = {"null", "#n/a"}  # cells that are empty in a column of numbers
+WHOLE = "it may have been cut short, or two of its columns may have the same name"
 PLAIN = "expected lines of plain text in UTF-8, in which no cell is longer than 131,072 characters"
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
 @dataclass(frozen=True)
 class Words:
-    """A column of few different words, each row by its number; -1: an empty cell."""
+    """A column of words, coded by the index of the word; -1: an empty cell."""
 
     codes: Array  # (rows,) int64
     words: tuple[str, ...]
@@ -37,41 +38,45 @@ class Words:
 
 @dataclass(frozen=True)
 class Table:
-    """What was read of one file."""
+    """The columns that were read from one file."""
 
     path: Path
     rows: int
-    numbers: Mapping[Column, Array]  # (rows,) float32, NaN where a cell is empty
+    numbers: Mapping[Column, Array]  # (rows,) float32, NaN for an empty cell
     words: Mapping[Column, Words]
     time: Array | None  # (rows,) float64, seconds
     first: int = 0  # the line of the first row; 0: the file has no lines
 
     def at(self, row: int) -> str:
-        """The place of a row, for errors."""
+        """Returns the place of a row, for errors."""
         return f"{self.path}, line {self.first + row}" if self.first else f"{self.path}, row {row}"
 
 
 def word(value: object) -> str:
-    """A cell as a word: 1, 1.0 and " 1" are the same."""
+    """Returns a cell as a word: 1, 1.0 and " 1" are equal."""
     text = str(value).strip()
-    whole = re.fullmatch(r"(-?\d+)\.0*", text)
-    return whole[1] if whole else text
+    integer = re.fullmatch(r"(-?\d+)\.0*", text)
+    return integer[1] if integer else text
 
 
 def header(path: Path, how: Files) -> tuple[str, ...]:
-    """The names of the columns; numbers as text where there are none."""
+    """Returns the names of the columns; their numbers as text if there is no header."""
     if path.suffix.lower() == ".npy":
         return tuple(str(i) for i in range(rows_of(path).shape[1]))
     if path.suffix.lower() == ".parquet":
         with reading(path, "Parquet file", WHOLE):
             return tuple(parquet(path).schema_arrow.names)
     if path.suffix.lower() not in TEXT:
-        raise CommunisError(f"{path}: not a CSV, Parquet or NPY file by its ending")
+        raise CommunisError(
+            f"{path}: expected a CSV, Parquet or NPY file: .csv, .tsv, .txt, .parquet or .npy"
+        )
     with reading(path, "text file", PLAIN), path.open(encoding="utf-8-sig", newline="") as lines:
         row = next(csv.reader(islice(lines, how.skip, None), delimiter=how.delimiter), None)
     if not row:
         raise CommunisError(f"{path}: empty")
-    return tuple(c.strip() if how.header else str(i) for i, c in enumerate(row))
+    if how.header:
+        return tuple(cell.strip() for cell in row)
+    return tuple(str(i) for i in range(len(row)))
 
 
 def read(
@@ -81,34 +86,39 @@ def read(
     words: Sequence[Column] = (),
     time: Column | None = None,
 ) -> Table:
-    """The columns that are asked for."""
+    """Returns the columns `numbers` and `words`, and the time stamps in the column `time`."""
     names = header(path, how)
-    place = {c: _index(path, names, c, how) for c in (*numbers, *words)}
-    clock = [] if time is None else [_index(path, names, time, how)]
-    as_text = {place[c] for c in words} | set(clock if how.time_unit == "date" else [])
-    wanted = sorted({*place.values(), *clock})
+    index = {column: _index(path, names, column, how) for column in (*numbers, *words)}
+    time_index = None if time is None else _index(path, names, time, how)
+    wanted = set(index.values())
+    as_text = {index[column] for column in words}
+    if time_index is not None:
+        wanted.add(time_index)
+        if how.time_unit == "date":
+            as_text.add(time_index)
+    ordered = sorted(wanted)
+    first = 0
     if path.suffix.lower() == ".npy":
-        columns, first = {i: rows_of(path)[:, i] for i in wanted}, 0
+        columns = {i: rows_of(path)[:, i] for i in ordered}
     elif path.suffix.lower() == ".parquet":
-        columns, first = _from_parquet(path, names, wanted), 0
+        columns = _from_parquet(path, names, ordered)
     else:
-        columns = _from_text(path, how, names, wanted, as_text)
+        columns = _from_text(path, how, names, ordered, as_text)
         first = how.skip + how.header + 1
-    rows = len(columns[wanted[0]]) if wanted else 0
+    rows = len(columns[ordered[0]]) if ordered else 0
     if not rows:
         raise CommunisError(f"{path}: holds no rows")
-    table = Table(path, rows, {}, {}, None, first)
-    return Table(
-        path,
-        rows,
-        {c: _floats(table, names, columns[i], i) for c, i in place.items() if c in numbers},
-        {c: _words(table, names, columns[place[c]], place[c]) for c in words},
-        _seconds(table, columns[clock[0]], how.time_unit) if clock else None,
-        first,
+    empty = Table(path, rows, {}, {}, None, first)  # for the places in errors
+    return replace(
+        empty,
+        numbers={c: _floats(empty, names, columns[index[c]], index[c]) for c in numbers},
+        words={c: _words(empty, names, columns[index[c]], index[c]) for c in words},
+        time=None if time_index is None else _seconds(empty, columns[time_index], how.time_unit),
     )
 
 
 def _index(path: Path, names: Sequence[str], column: Column, how: Files) -> int:
+    """Returns the index of a column that is given by its name or number."""
     if isinstance(column, int) and 0 <= column < len(names):
         return column
     if isinstance(column, str) and names.count(column) == 1:
@@ -118,8 +128,8 @@ def _index(path: Path, names: Sequence[str], column: Column, how: Files) -> int:
     hint = nearest(str(column), list(names))
     if path.suffix.lower() in TEXT and len(names) == 1:
         hint += f" (is {how.delimiter!r} its delimiter?)"
-    there = ", ".join(repr(n) for n in names[:20]) + (", ..." if len(names) > 20 else "")
-    raise CommunisError(f"{path}: no column {column!r}{hint}; there are {len(names)}: {there}")
+    listed = ", ".join(repr(n) for n in names[:20]) + (", ..." if len(names) > 20 else "")
+    raise CommunisError(f"{path}: no column {column!r}{hint}; there are {len(names)}: {listed}")
 
 
 def _from_text(
@@ -144,15 +154,16 @@ def _from_text(
                 options,
             )
         except pa.ArrowException:
-            found = _bad_line(path, how, names, [i for i in wanted if i not in as_text])
-            if not found:
+            problem = _bad_line(path, how, names, [i for i in wanted if i not in as_text])
+            if not problem:
                 raise
-            raise CommunisError(found) from None
+            raise CommunisError(problem) from None
     return {i: table.column(keys[i]) for i in wanted}
 
 
 def _bad_line(path: Path, how: Files, names: Sequence[str], numeric: Sequence[int]) -> str:
-    """Which line has too few or too many cells, or a cell that is not a number."""
+    """Returns the place and the problem of the first line that has too few or too many cells, or a
+    cell that is not a number; empty if there is none."""
     with path.open(encoding="utf-8", errors="replace", newline="") as lines:
         reader = csv.reader(lines, delimiter=how.delimiter)
         for row in reader:
@@ -168,7 +179,7 @@ def _bad_line(path: Path, how: Files, names: Sequence[str], numeric: Sequence[in
                 try:
                     float(row[i].replace(how.decimal, ".") or "nan")
                 except ValueError:
-                    if row[i].strip().lower() not in NOTHING | {"null", "#n/a"}:
+                    if row[i].strip().lower() not in NOTHING | BAD_NUMBERS:
                         cell = shortened(row[i])
                         return f"{where}: {cell!r} in column {names[i]!r} is not a number"
     return ""
@@ -177,8 +188,8 @@ def _bad_line(path: Path, how: Files, names: Sequence[str], numeric: Sequence[in
 def _from_parquet(path: Path, names: Sequence[str], wanted: Sequence[int]) -> dict[int, Any]:
     with reading(path, "Parquet file", WHOLE):
         file = parquet(path)
-        # Few bytes can stand for any number of equal values. What the file tells of single columns
-        # is left alone: pyarrow aborts the process where that is damaged.
+        # Few bytes can encode any number of equal values. The metadata of single columns is not
+        # read: pyarrow aborts the process if it is damaged.
         rows = file.metadata.num_rows
         room(path, 8 * rows * len(wanted), f"{rows} rows x {len(wanted)} columns")
         table = file.read(columns=[names[i] for i in wanted])
@@ -193,13 +204,15 @@ def parquet(path: Path) -> Any:
 
 
 def rows_of(path: Path) -> Array:
-    """The array of a NumPy file, (rows, columns), mapped into memory."""
-    found = array(path, mapped=True)
-    found = found[:, None] if found.ndim == 1 else found
-    return shaped(path, found, None, None)
+    """Returns the array of a NumPy file, (rows, columns), mapped into memory."""
+    values = array(path, mapped=True)
+    if values.ndim == 1:
+        values = values[:, None]
+    return shaped(path, values, None, None)
 
 
 def _floats(table: Table, names: Sequence[str], column: Any, index: int) -> Array:
+    """Returns a column of numbers as float32."""
     import pyarrow as pa
 
     try:
@@ -208,40 +221,46 @@ def _floats(table: Table, names: Sequence[str], column: Any, index: int) -> Arra
         raise CommunisError(
             f"{table.path}: column {names[index]!r} does not hold numbers ({error})"
         ) from None
-    with np.errstate(over="ignore"):  # what is too large for float32 is taken as missing
+    with np.errstate(over="ignore"):  # a number too large for float32 counts as missing
         return np.asarray(values, np.float32)
 
 
 def _words(table: Table, names: Sequence[str], column: Any, index: int) -> Words:
+    """Returns a column of words, with the words in sorted order."""
     if isinstance(column, np.ndarray):
-        found, codes = np.unique(column, return_inverse=True)
-        raw = found.tolist()
+        distinct, codes = np.unique(column, return_inverse=True)
+        raw = distinct.tolist()
     else:
         import pyarrow as pa
 
         try:
             coded = column.cast(pa.string()).combine_chunks().dictionary_encode()
-        except pa.ArrowException as error:
+            raw = coded.dictionary.to_pylist()
+        except (pa.ArrowException, UnicodeDecodeError) as error:
             raise CommunisError(
                 f"{table.path}: column {names[index]!r} does not hold words ({error})"
             ) from None
         codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        raw = coded.dictionary.to_pylist()
-    tidy = [word(value) for value in raw]
-    kept = sorted({t for t in tidy if t.lower() not in NOTHING})
-    number = {t: i for i, t in enumerate(kept)}
-    again = np.array([*(number.get(t, -1) for t in tidy), -1], np.int64)  # the last: empty cells
-    return Words(again[codes], tuple(kept))
+    cells = [word(value) for value in raw]
+    words = sorted({cell for cell in cells if cell.lower() not in NOTHING})
+    code_of = {text: i for i, text in enumerate(words)}
+    new_codes = [code_of.get(cell, -1) for cell in cells]
+    new_codes.append(-1)  # for code -1, an empty cell
+    return Words(np.array(new_codes, np.int64)[codes], tuple(words))
 
 
 def _seconds(table: Table, column: Any, unit: str) -> Array:
+    """Returns a column of time stamps in seconds, as float64."""
     import pandas as pd
     import pyarrow as pa
 
-    stamps = not isinstance(column, np.ndarray) and pa.types.is_timestamp(column.type)
-    if stamps != (unit == "date") and not (unit == "date" and pa.types.is_string(column.type)):
-        fitting = "date" if stamps else "s, ms, us or ns"
-        raise CommunisError(f"{table.path}: files.time_unit = {unit!r} does not fit: {fitting}?")
+    is_date = not isinstance(column, np.ndarray) and pa.types.is_timestamp(column.type)
+    if is_date != (unit == "date") and not (unit == "date" and pa.types.is_string(column.type)):
+        fitting = "date" if is_date else "s, ms, us or ns"
+        raise CommunisError(
+            f"{table.path}: files.time_unit = {unit!r} does not fit the column of time stamps; "
+            f"expected {fitting}"
+        )
     if unit == "date":
         dates = pd.to_datetime(column.to_pandas(), format="ISO8601", errors="coerce", utc=True)
         exact = dates.dt.tz_localize(None).to_numpy("datetime64[ns]")
@@ -249,9 +268,13 @@ def _seconds(table: Table, column: Any, unit: str) -> Array:
     elif isinstance(column, np.ndarray):
         seconds = column * SECONDS[unit]
     else:
-        with reading(table.path, "column of time stamps", "mend the column that files.time names"):
+        mend = "correct the column that files.time names"
+        with reading(table.path, "column of time stamps", mend):
             seconds = column.cast(pa.float64()).to_numpy() * SECONDS[unit]
     bad = ~np.isfinite(seconds)
     if bad.any():
-        raise CommunisError(f"{table.at(int(bad.argmax()))}: no readable time stamp")
+        raise CommunisError(
+            f"{table.at(int(bad.argmax()))}: the time stamp is missing or not readable; correct or "
+            "remove the row"
+        )
     return np.asarray(seconds, np.float64)

@@ -1,6 +1,6 @@
 """Units: other spellings of the units that the doctor knows.
 
-Only spelling is changed, never a value; a unit that is not listed stays as it was written.
+Only the spelling is changed, never a value. A unit that is not listed is left as it is written.
 """
 
 from __future__ import annotations
@@ -30,16 +30,26 @@ SPELLINGS = {
 
 
 def unit_name(written: str, modality: str) -> str:
-    """Our name of a unit. G is gauss for a magnetometer, else g."""
+    """Returns the name of a unit in communis. G means gauss for a magnetometer, otherwise g."""
     if written.strip() == "G" and "mag" in modality.lower():
         return "gauss"
     return NAMES.get(_plain(written), written)
 
 
 def _plain(written: str) -> str:
-    """Without signs; in small letters where these tell nothing apart (uV is not UV)."""
+    """Returns the spelling without signs. It is lower case if it is long enough to stay unambiguous
+    (uV and UV differ)."""
     bare = written.translate(SIGNS)
     return bare.lower() if len(bare) > 2 else bare
 
 
-NAMES = {_plain(s): unit for unit, more in SPELLINGS.items() for s in (unit, *more.split())}
+def _names() -> dict[str, str]:
+    """Returns the name of the unit for each plain spelling."""
+    names = {}
+    for unit, spellings in SPELLINGS.items():
+        for spelling in (unit, *spellings.split()):
+            names[_plain(spelling)] = unit
+    return names
+
+
+NAMES = _names()

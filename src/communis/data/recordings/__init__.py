@@ -1,1 +1,1 @@
-"""Recordings and what becomes of them: windows, splits, a cache on disk, tensors of one client."""
+"""Recordings, and the windows that are cut from them: splits, and a cache on disk."""

@@ -1,4 +1,4 @@
-"""About: what a dataset source declares of itself: owner's terms, where to get it, what to find."""
+"""About: the facts that a dataset source declares: licence, address, expected files, downloads."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Download:
-    """One file that the owner offers for download without asking for a name or a signature."""
+    """One file that the owner offers for download without registration or agreement."""
 
     url: str
-    sha256: str = ""  # of the file, where known
-    size: int = 0  # bytes, where known
+    sha256: str = ""  # of the file; empty: not known
+    size: int = 0  # bytes; 0: not known
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class Wheel:
 
 @dataclass(frozen=True)
 class About:
-    """Facts about a dataset. A fact that is not known is left empty, never guessed."""
+    """Facts about a dataset. An unknown fact is left empty, never guessed."""
 
-    licence: str  # short; "(?)" behind it: not checked with the owner
+    licence: str  # short name; with "(?)": not confirmed by the owner
     citation: str = ""  # authors, year and a DOI or address of the paper
     address: str = ""  # the owner's page
-    files: str = ""  # what the folder must hold, as a pattern: "USC-HAD/Subject*/a*t*.mat"
-    count: int = 0  # how many such files the complete dataset has
-    downloads: tuple[Download, ...] = ()  # empty: the owner wants to be asked, see `how`
-    wheel: Wheel | None = None  # the wheel that carries it, where it is published as one
-    how: str = ""  # how to get it by hand, one or two sentences
-    extra: str = ""  # the communis extra that is needed to read it
+    files: str = ""  # pattern of the files in the folder: "USC-HAD/Subject*/a*t*.mat"
+    count: int = 0  # number of such files in the complete dataset
+    downloads: tuple[Download, ...] = ()  # empty: the owner must be asked, see `how`
+    wheel: Wheel | None = None  # the wheel that contains it, if it is published as one
+    how: str = ""  # how to get it by hand, in one or two sentences
+    extra: str = ""  # the extra of communis that is needed to read it

@@ -1,5 +1,5 @@
-"""Apart: files whose readers may crash or ask for any amount of memory are read by a process of
-their own (`apart_child.py`), within limits. One process reads many files."""
+"""Apart: a separate process (`apart_child.py`) reads files whose readers may crash or allocate too
+much memory, within limits of memory and time. One process reads many files."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from communis.core.memory import amount, available
 from communis.data.recordings.apart_child import Arrays
 
 CHILD = Path(__file__).with_name("apart_child.py")
-SHARE = 2  # of the free memory one half is the child's: what it has read is there twice for a while
-PATIENCE = 30.0  # seconds for a file, and one more for each of its megabytes
-TICK = 0.1  # seconds between two looks at the clock
+SHARE = 2  # the child gets this part of the free memory: both processes hold the data for a while
+PATIENCE = 30.0  # seconds for a file, plus one for each megabyte
+TICK = 0.1  # seconds between two checks of the deadline
 
 
 class UnreadError(Exception):
-    """A file that could not be read: the kind of error, by its name, and what it says."""
+    """A file could not be read; `kind` is the name of the child's error, the text its message."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text or kind)
@@ -35,8 +35,7 @@ class UnreadError(Exception):
 
 
 class _Answer(Arrays):
-    """Calls nothing but what makes arrays and numbers: a file may have taken over the process that
-    read it."""
+    """Builds arrays and numbers only: a malicious file may control the process that read it."""
 
     allowed = Arrays.allowed | {
         ("builtins", "complex"),
@@ -47,30 +46,31 @@ class _Answer(Arrays):
 
 
 class Reader:
-    """The process that reads, started when it is first needed and again if a file crashed it."""
+    """The reading process: started when it is first needed, and again after a crash."""
 
     def __init__(self, kind: Literal["matlab", "pickle"]) -> None:
         self.kind = kind
         self._process: subprocess.Popen[bytes] | None = None
-        self._owner = 0  # the process that started it: one that was forked needs its own
-        self._limit = ""  # of memory
-        self._deadline = math.inf  # when the file that is being read must have been read
-        self._one = threading.Lock()  # an answer must not reach a thread that did not ask
+        self._owner = 0  # the process that started it: a forked process needs its own
+        self._limit = ""  # its memory limit, for messages
+        self._deadline = math.inf  # time at which reading the current file must be complete
+        self._lock = threading.Lock()  # an answer must reach the thread that asked
 
     def read(self, path: Path) -> Any:
-        """What a file holds; OSError, MemoryError or UnreadError if it cannot be read."""
+        """Returns the content of a file; raises OSError, MemoryError or UnreadError if it cannot be
+        read."""
         path.open("rb").close()
-        with self._one:
-            fine, found = self._asked(path)
-        if fine:
-            return found
-        kind, text = found
+        with self._lock:
+            succeeded, content = self._asked(path)
+        if succeeded:
+            return content
+        kind, text = content
         if kind == "MemoryError":
             raise MemoryError(f"more than {self._limit}")
         raise UnreadError(kind, text)
 
     def _asked(self, path: Path) -> tuple[bool, Any]:
-        """The child's answer."""
+        """Returns the child's answer: (True, content), or (False, (kind of error, message))."""
         process = self._started()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -80,14 +80,14 @@ class Reader:
             process.stdin.write(json.dumps(str(path)).encode() + b"\n")
             process.stdin.flush()
             first, *arrays = _parts(process.stdout)
-            found: tuple[bool, Any] = _Answer(io.BytesIO(first), buffers=arrays).load()
-            return found
+            answer: tuple[bool, Any] = _Answer(io.BytesIO(first), buffers=arrays).load()
+            return answer
         except pickle.UnpicklingError as error:
             self.close()
             return False, ("UnpicklingError", f"the answer of the process that read it: {error}")
         except (BrokenPipeError, EOFError):
             code = process.wait()
-        except BaseException:  # else the next file would get the answer that is still to come
+        except BaseException:  # otherwise the next file would get the pending answer
             self.close()
             raise
         finally:
@@ -107,13 +107,13 @@ class Reader:
                 [sys.executable, "-I", str(CHILD), self.kind, str(share)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,  # what libraries print of files that are damaged
+                stderr=subprocess.DEVNULL,  # libraries print warnings about damaged files
             )
             threading.Thread(target=self._watch, args=(self._process,), daemon=True).start()
         return self._process
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
-        """Ends the process when its time for a file is over."""
+        """Kills the process after the deadline of a file."""
         while process.poll() is None:
             if time.monotonic() > self._deadline:
                 process.kill()
@@ -127,7 +127,7 @@ class Reader:
 
 
 def _parts(stream: IO[bytes]) -> list[bytearray]:
-    """The parts of an answer."""
+    """Returns the parts of an answer."""
     (count,) = _numbers(stream, 1)
     return [_filled(stream, size) for size in _numbers(stream, count)]
 
@@ -137,15 +137,15 @@ def _numbers(stream: IO[bytes], count: int) -> tuple[int, ...]:
 
 
 def _filled(stream: IO[bytes], size: int) -> bytearray:
-    """So many bytes, or EOFError."""
-    found = bytearray(size)
-    view = memoryview(found)
-    while view:
-        got = stream.readinto(view)  # type: ignore[attr-defined]
-        if not got:
+    """Returns `size` bytes; raises EOFError if the stream ends before."""
+    content = bytearray(size)
+    remaining = memoryview(content)
+    while remaining:
+        count = stream.readinto(remaining)  # type: ignore[attr-defined]
+        if not count:
             raise EOFError
-        view = view[got:]
-    return found
+        remaining = remaining[count:]
+    return content
 
 
 matlab_files = Reader("matlab")

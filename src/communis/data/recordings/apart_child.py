@@ -1,13 +1,12 @@
-"""Reads files of strangers for `apart.py`, in a process of its own, so that a damaged one harms
-nothing else. MATLAB files: scipy's reader is compiled code, and some damaged files crash the
-process that reads them (two of 4,000 changes of a single byte). Pickles of arrays: some small ones
-ask for more memory than there is.
+"""The process that reads untrusted files for `apart.py`, so that a damaged file does no other harm.
+scipy's reader of MATLAB files is compiled code, and some damaged files crash the process that reads
+them. Some small pickles of arrays allocate more memory than there is.
 
-Run as a file, so that it imports nothing but what it reads with. Its arguments are the kind of
-files, "matlab" or "pickle", and the bytes of memory that it may take. For every line on its input,
-a path as JSON, it writes an answer, what the file holds or why not: how many parts there are, the
-length of each, eight bytes per number, and the parts. The first is a pickle, the others are the
-arrays in it, which are not copied for this.
+It is run as a script, so that it imports only what it needs for reading. Its arguments are the kind
+of the files, "matlab" or "pickle", and the number of bytes of memory that it may allocate. For
+every line of its input, a path as JSON, it writes an answer, the content of the file or the error:
+the number of parts, the length of each part, eight bytes per number, and the parts. The first part
+is a pickle, the others are its arrays, which are not copied.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Reader = Callable[[BinaryIO], Any]
 
 
 class Arrays(pickle.Unpickler):
-    """Reads arrays and plain objects only: a pickle may otherwise run any code."""
+    """Builds arrays and plain objects only: other pickles can run any code."""
 
     allowed = frozenset(
         {
@@ -36,26 +35,26 @@ class Arrays(pickle.Unpickler):
     )
 
     def find_class(self, module: str, name: str) -> Any:
-        module = module.replace("numpy.core.", "numpy._core.")  # as NumPy 1 wrote it
+        module = module.replace("numpy.core.", "numpy._core.")  # the name in NumPy 1
         if (module, name) not in self.allowed:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not an array")
         return super().find_class(module, name)
 
 
 def reader(kind: str) -> Reader:
-    """What reads a file of this kind."""
+    """Returns the function that reads files of this kind."""
     if kind == "matlab":
         from scipy.io import loadmat
 
         read: Reader = loadmat
         return read
-    import numpy  # noqa: F401  # what it takes does not count against the limit
+    import numpy  # noqa: F401  # imported now, as its memory must not count against the limit
 
     return lambda file: plain(Arrays(file).load())
 
 
 def plain(value: Any) -> Any:
-    """The same objects, made anew: arrays whose type was damaged would crash whoever gets them.
+    """Returns the same objects, rebuilt: arrays with a damaged type would crash the other process.
     Arrays of objects become lists."""
     import numpy as np
 
@@ -73,25 +72,25 @@ def plain(value: Any) -> Any:
 
 
 def limit(size: int) -> None:
-    """Lets this process take so many more bytes, where the system can see to that."""
+    """Limits the memory of this process to `size` more bytes, if the system supports it."""
     try:
         import resource
 
         with open("/proc/self/statm", encoding="ascii") as file:
-            taken = int(file.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (taken + size, taken + size))
+            used = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + size, used + size))
     except (ImportError, OSError, ValueError):
-        pass  # not Linux, or a tighter limit is there already
+        pass  # not Linux, or a lower limit is set already
 
 
 def answer(read: Reader, path: str) -> list[bytes | memoryview]:
-    """The parts of what the file holds, or of why it cannot be read."""
+    """Returns the parts of an answer with the content of the file, or with the error."""
     arrays: list[pickle.PickleBuffer] = []
     try:
         with open(path, "rb") as file:
-            found = pickle.dumps((True, read(file)), protocol=5, buffer_callback=arrays.append)
-        return [found, *(array.raw() for array in arrays)]
-    except Exception as error:  # readers raise many kinds for files that are cut short
+            content = pickle.dumps((True, read(file)), protocol=5, buffer_callback=arrays.append)
+        return [content, *(array.raw() for array in arrays)]
+    except Exception as error:  # readers raise many kinds of errors for truncated files
         return [pickle.dumps((False, (type(error).__name__, str(error))))]
 
 

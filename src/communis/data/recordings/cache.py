@@ -1,8 +1,9 @@
-"""Windows kept on disk: cut once, mapped into memory ever after.
+"""The window cache: windows are cut once, kept on disk, and mapped into memory afterwards.
 
-A folder is named by what decides its content: the bytes of the dataset's files, the settings, and
-the code that reads and cuts. It is written under another name and renamed when complete; what a
-crash or a full disk left behind is recognised and made again.
+The name of a folder is a hash of everything that decides its content: the bytes of the dataset's
+files, the settings, and the code that reads and cuts. A folder is written under another name and
+renamed when it is complete. A folder that a crash or a full disk left incomplete is recognised and
+written again.
 """
 
 from __future__ import annotations
@@ -31,27 +32,32 @@ from communis.data.recordings.recording import Dataset, Kind, Recording
 from communis.data.recordings.windows import ORIGIN, TRAIN, Windows
 
 log = logging.getLogger("communis")
-DIGEST = 12  # bytes
+DIGEST = 12  # bytes of a hash
+SETTLED = 2_000_000_000  # nanoseconds after which a change of a file shows in its time stamp
+REPORT = 5  # seconds between two log messages about progress
 
 
 def kept(dataset: Dataset, how: Cut, place: Path) -> Windows:
-    """The windows of a dataset, from the folder `place` if it holds them, else cut and written
-    there. All of them train: the split is made afterwards."""
-    found = _opened(dataset, how, place)
-    if found is None:
+    """Returns the windows of a dataset from the folder `place`. If it does not hold them, they are
+    cut and written there first. All windows are in training: the split is applied afterwards."""
+    windows = _opened(dataset, how, place)
+    if windows is None:
         if place.exists():
-            log.warning("%s is incomplete and is made again", place.name)
+            log.warning("%s is incomplete and is written again", place.name)
         _write(dataset, how, place)
-        found = _opened(dataset, how, place)
-        if found is None:
-            raise CommunisError(f"{place}: the windows just written cannot be read back")
-    return found
+        windows = _opened(dataset, how, place)
+        if windows is None:
+            raise CommunisError(
+                f"{place}: the windows just written cannot be read back; check the disk, or set "
+                "the environment variable COMMUNIS_DATA to another folder"
+            )
+    return windows
 
 
 def key(
     paths: Sequence[Path], root: Path, settings: Mapping[str, Any], code: Sequence[Path]
 ) -> str:
-    """The name of what comes out of these files, settings and code."""
+    """Returns the hash that names the windows of these files, settings and code."""
     digest = hashlib.blake2b(digest_size=DIGEST)
     digest.update(_contents(paths, root).encode())
     digest.update(repr(sorted(settings.items())).encode())
@@ -61,18 +67,18 @@ def key(
 
 
 def _contents(paths: Sequence[Path], root: Path) -> str:
-    """A hash of all files. Reading them again is spared while names, sizes and times are as they
-    were the last time."""
+    """Returns a hash of all files. They are not read again as long as names, sizes and times are
+    unchanged."""
     stats = [path.stat() for path in paths]
-    known = hashlib.blake2b(digest_size=DIGEST)
-    known.update(str(root.resolve()).encode())
+    listing = hashlib.blake2b(digest_size=DIGEST)
+    listing.update(str(root.resolve()).encode())
     for path, stat in zip(paths, stats, strict=True):
         times = f"{stat.st_mtime_ns}|{stat.st_ctime_ns}"
-        known.update(f"{path.relative_to(root)}|{stat.st_size}|{times}\n".encode())
-    note = home() / "windows" / "contents" / known.hexdigest()
+        listing.update(f"{path.relative_to(root)}|{stat.st_size}|{times}\n".encode())
+    note = home() / "windows" / "contents" / listing.hexdigest()
     with suppress(OSError):
         noted = note.read_text("utf-8")
-        if len(noted) == 2 * DIGEST:  # else a crash cut it short
+        if len(noted) == 2 * DIGEST:  # otherwise a crash truncated the note
             return noted
     digest = hashlib.blake2b(digest_size=DIGEST)
     for path in paths:
@@ -80,8 +86,8 @@ def _contents(paths: Sequence[Path], root: Path) -> str:
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "blake2b").digest())
     newest = max(max(stat.st_mtime_ns, stat.st_ctime_ns) for stat in stats)
-    if time.time_ns() - newest > 2_000_000_000:  # else it might change again within its time stamp
-        with suppress(OSError):  # the note only spares time
+    if time.time_ns() - newest > SETTLED:
+        with suppress(OSError):  # the note only saves time
             note.parent.mkdir(parents=True, exist_ok=True)
             _replace(note, digest.hexdigest().encode())
     return digest.hexdigest()
@@ -89,8 +95,7 @@ def _contents(paths: Sequence[Path], root: Path) -> str:
 
 @dataclass
 class _Writer:
-    """Appends pieces to one file per modality. A modality that turns up late, or is absent from a
-    recording, is NaN there."""
+    """Appends pieces to one file per modality. A modality is NaN in recordings that lack it."""
 
     folder: Path
     count: int = 0
@@ -103,14 +108,15 @@ class _Writer:
         for m, windows in piece.inputs.items():
             if m not in self.files:
                 self.files[m] = (self.folder / f"{m}.bin").open("wb")
-                self.shapes[m], self.kinds[m] = windows.shape[1:], piece.kinds[m]
+                self.shapes[m] = windows.shape[1:]
+                self.kinds[m] = piece.kinds[m]
                 self.present[m] = []
                 self._absent(m, self.count)
             if windows.shape[1:] != self.shapes[m]:
+                advice = ": set data.rate, so that all have the same rate"
                 raise CommunisError(
                     f"windows of {m} have shape {windows.shape[1:]}, in other recordings "
-                    f"{self.shapes[m]}"
-                    + (": set data.rate, so that all come at one rate" if windows.ndim == 3 else "")
+                    f"{self.shapes[m]}" + (advice if windows.ndim == 3 else "")
                 )
             self.files[m].write(np.ascontiguousarray(windows, np.float32).data)
             self.present[m].append(piece.present[m])
@@ -120,6 +126,7 @@ class _Writer:
         self.count += len(piece)
 
     def _absent(self, m: Modality, count: int) -> None:
+        """Appends `count` windows without the modality."""
         row = np.full(self.shapes[m], np.nan, np.float32).tobytes()
         for _ in range(count):
             self.files[m].write(row)
@@ -136,14 +143,13 @@ class _Writer:
 
 
 def _write(dataset: Dataset, how: Cut, place: Path) -> None:
-    """The folder `place` holds the windows: they are written beside it and moved there as a
-    whole."""
+    """Writes the windows into a folder next to `place` and renames it to `place`."""
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with Scratch(place.parent, variable="COMMUNIS_DATA") as scratch:
             part = scratch / "windows"
             _fill(dataset, how, part)
-            if _opened(dataset, how, place) is None:  # else another process was faster
+            if _opened(dataset, how, place) is None:  # otherwise another process was faster
                 shutil.rmtree(place, ignore_errors=True)
                 try:
                     part.rename(place)
@@ -152,12 +158,13 @@ def _write(dataset: Dataset, how: Cut, place: Path) -> None:
                         raise
     except OSError as error:
         raise CommunisError(
-            f"{place.parent}: windows cannot be kept there: {error.strerror or error}; "
-            "set the environment variable COMMUNIS_DATA to a folder with room"
+            f"{place.parent}: windows cannot be written there: {error.strerror or error}; "
+            "set the environment variable COMMUNIS_DATA to a folder with free space"
         ) from None
 
 
 def _fill(dataset: Dataset, how: Cut, part: Path) -> None:
+    """Writes windows, origins, targets and the description `meta.json` into the folder `part`."""
     part.mkdir()
     writer = _Writer(part)
     try:
@@ -174,25 +181,31 @@ def _fill(dataset: Dataset, how: Cut, part: Path) -> None:
 
 
 def _collect(dataset: Dataset, how: Cut, writer: _Writer) -> tuple[dict[str, Array], Array]:
-    """Writes all windows; gives back where each comes from, and the targets."""
-    elapsed: dict[int, float] = {}  # recordings of a subject are laid end to end
+    """Writes all windows; returns the arrays of their origin, and the targets."""
+    elapsed: dict[int, float] = {}  # recordings of a subject follow each other without a gap
     longest = 0.0
-    rows: dict[str, list[Array]] = {name: [] for name in ("owner", *ORIGIN)}
+    columns: dict[str, list[Array]] = {name: [] for name in ("owner", *ORIGIN)}
     targets: list[Array] = []
-    for number, (found, piece) in enumerate(_announced(pieces(dataset, how))):
-        longest = max(longest, found.seconds)
-        begin = elapsed.get(found.subject, 0.0)
-        elapsed[found.subject] = begin + found.seconds
+    for number, (recording, piece) in enumerate(_announced(pieces(dataset, how))):
+        longest = max(longest, recording.seconds)
+        begin = elapsed.get(recording.subject, 0.0)
+        elapsed[recording.subject] = begin + recording.seconds
         if not len(piece):
             continue
         try:
             writer.add(piece)
         except CommunisError as error:
-            raise CommunisError(f"{found.name}: {error}") from None
-        numbers = (found.subject, found.scene, found.session, found.trial, number)
-        for name, value in zip(rows, numbers, strict=False):
-            rows[name].append(np.full(len(piece), value, np.int64))
-        rows["start"].append(begin + piece.start)
+            raise CommunisError(f"{recording.name}: {error}") from None
+        origin = {
+            "owner": recording.subject,
+            "scene": recording.scene,
+            "session": recording.session,
+            "trial": recording.trial,
+            "recording": number,
+        }
+        for name, value in origin.items():
+            columns[name].append(np.full(len(piece), value, np.int64))
+        columns["start"].append(begin + piece.start)
         targets.append(piece.target)
     writer.finish()
     if not targets:
@@ -200,33 +213,39 @@ def _collect(dataset: Dataset, how: Cut, writer: _Writer) -> tuple[dict[str, Arr
             f"no recording holds a labelled window of {how.seconds} s; "
             f"the longest lasts {longest:.1f} s"
         )
-    return {name: np.concatenate(parts) for name, parts in rows.items()}, np.concatenate(targets)
+    origins = {name: np.concatenate(parts) for name, parts in columns.items()}
+    return origins, np.concatenate(targets)
 
 
-def _announced(found: Iterator[tuple[Recording, Piece]]) -> Iterator[tuple[Recording, Piece]]:
-    """Says now and then how far the reading has come; a file that cannot be read is named."""
-    said, number = time.monotonic(), 0
+def _announced(pairs: Iterator[tuple[Recording, Piece]]) -> Iterator[tuple[Recording, Piece]]:
+    """Yields the pairs and logs the progress from time to time; names a file that cannot be
+    read."""
+    reported = time.monotonic()
+    number = 0
     while True:
         try:
-            pair = next(found, None)
+            pair = next(pairs, None)
         except OSError as error:
             raise CommunisError(f"{error.filename}: cannot be read: {error.strerror}") from None
         if pair is None:
             return
         number += 1
-        if time.monotonic() - said > 5:
+        if time.monotonic() - reported > REPORT:
             log.info("%d recordings read, now %s", number, pair[0].name)
-            said = time.monotonic()
+            reported = time.monotonic()
         yield pair
 
 
 def _opened(dataset: Dataset, how: Cut, place: Path) -> Windows | None:
-    """The windows in a folder; None if it does not hold all that it should."""
+    """Returns the windows in a folder; None if the folder is incomplete."""
     try:
         meta = json.loads((place / "meta.json").read_text("utf-8"))
-        if any((place / name).stat().st_size != size for name, size in meta["sizes"].items()):
-            return None
-        shapes, count, kinds = meta["shapes"], meta["count"], meta["kinds"]
+        for name, size in meta["sizes"].items():
+            if (place / name).stat().st_size != size:
+                return None
+        shapes = meta["shapes"]
+        count = meta["count"]
+        kinds = meta["kinds"]
         if not shapes or not count:
             return None
         inputs = {

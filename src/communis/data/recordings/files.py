@@ -1,4 +1,4 @@
-"""Reading files so that a bad one is named, with the line where that is known."""
+"""Readers of files whose errors name the bad file, with the line if it is known."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from communis.core.errors import CommunisError
 from communis.core.memory import room
 
 log = logging.getLogger("communis")
-MOST_SAID = 300  # characters of what a library says of a file
+MOST_SAID = 300  # characters of a library's error message
 MOST_TEXT = 2_000  # characters of an error
 AGAIN = "it may have been cut short: get it again"
 SEPARATORS = {None: "white space", ",": "commas", ";": "semicolons", "\t": "tabs"}
@@ -26,11 +26,11 @@ SEPARATORS = {None: "white space", ",": "commas", ";": "semicolons", "\t": "tabs
 
 @contextmanager
 def reading(where: object, what: str, mend: str = AGAIN) -> Iterator[None]:
-    """Whatever goes wrong while a file is read becomes an error that names it, in one line. `where`
-    is its path, `what` says what it should be ("Parquet file"), `mend` what helps.
+    """Turns every failure while a file is read into an error of one line that names the file.
+    `where` is its path, `what` its expected kind ("Parquet file"), `mend` the way out.
 
-    The libraries that read files raise far more kinds of errors than they state, so all kinds are
-    caught here, and nowhere else.
+    The libraries that read files raise many more kinds of errors than they document, so all kinds
+    are caught here, and nowhere else.
     """
     try:
         yield
@@ -38,72 +38,75 @@ def reading(where: object, what: str, mend: str = AGAIN) -> Iterator[None]:
         text = str(error)
         if text.isprintable() and len(text) <= MOST_TEXT:
             raise
-        raise CommunisError(said(error, MOST_TEXT)) from None  # it cites the file
+        raise CommunisError(said(error, MOST_TEXT)) from None  # it quotes the file
     except MemoryError as error:
         raise CommunisError(
             f"{where}: takes more memory than there is ({said(error)}); {mend}"
         ) from None
     except Exception as error:
         log.debug("%s: not a readable %s", where, what, exc_info=True)
-        if isinstance(error, OSError) and error.errno is not None:  # the disk's, not the file's
+        if isinstance(error, OSError) and error.errno is not None:  # the disk failed, not the file
             raise CommunisError(f"{where}: cannot be read: {error.strerror}") from None
         raise CommunisError(f"{where}: not a readable {what} ({said(error)}); {mend}") from None
 
 
 def said(error: Exception, most: int = MOST_SAID) -> str:
-    """What an error says, in one line that a terminal can show."""
+    """Returns the message of an error as one printable line."""
     text = " ".join(str(error).split()) or type(error).__name__
     return shortened("".join(c if c.isprintable() else "?" for c in text), most)
 
 
 def home() -> Path:
-    """Where datasets and cached windows lie: $COMMUNIS_DATA, or the user's cache folder."""
-    chosen = os.environ.get("COMMUNIS_DATA")
-    if chosen:
-        return Path(chosen).expanduser()
+    """Returns the data folder, which holds datasets and cached windows: $COMMUNIS_DATA, or a folder
+    in the user's cache."""
+    configured = os.environ.get("COMMUNIS_DATA")
+    if configured:
+        return Path(configured).expanduser()
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "communis"
 
 
 def matching(folder: Path, pattern: str) -> list[Path]:
-    """The files below a folder that match, sorted; an error if there are none.
+    """Returns the files below a folder that match, sorted; raises an error if there are none.
 
     The official top folder may be left out: "USC-HAD/Subject*/a*t*.mat" is also found in the
     USC-HAD folder itself.
     """
     if not folder.is_dir():
         raise CommunisError(f"{folder}: no such folder")
+    patterns = [pattern]
     inner = pattern.partition("/")[2]
-    for tried in [pattern, inner] if inner else [pattern]:
-        found = sorted(path for path in folder.glob(tried) if path.is_file())
-        if found:
-            return found
+    if inner:
+        patterns.append(inner)
+    for tried in patterns:
+        files = sorted(path for path in folder.glob(tried) if path.is_file())
+        if files:
+            return files
     raise CommunisError(f"{folder}: no file matches {pattern}")
 
 
 def numbers(
     path: Path, columns: int, delimiter: str | None = None, skip: int = 0, use: Sequence[int] = ()
 ) -> Array:
-    """A text file of numbers, (rows, columns) float32: `delimiter` None means white space, `skip`
-    lines at the top are left out, only the columns `use` are kept (all if empty)."""
-    separator = SEPARATORS[delimiter]
+    """Returns the numbers of a text file, (rows, columns) float32. `delimiter` None means white
+    space, `skip` lines at the top are left out, only the columns `use` are kept (all if empty)."""
     with reading(path, "text file"):
-        found = _loaded(path, columns, delimiter, skip)
-    if found.size == 0:
+        values = _loaded(path, columns, delimiter, skip)
+    if values.size == 0:
         raise CommunisError(f"{path}: holds no numbers; the file is empty or was cut short")
-    if found.shape[1] != columns:
+    if values.shape[1] != columns:
         raise CommunisError(
-            f"{path}, line {skip + 1}: {found.shape[1]} columns, expected {columns} separated by "
-            f"{separator}"
+            f"{path}, line {skip + 1}: {values.shape[1]} columns, expected {columns} separated by "
+            f"{SEPARATORS[delimiter]}"
         )
-    return found[:, list(use)] if use else found
+    return values[:, list(use)] if use else values
 
 
 def _loaded(path: Path, columns: int, delimiter: str | None, skip: int) -> Array:
     room(path, path.stat().st_size, "its text")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # an empty file is refused by the caller
+            warnings.simplefilter("ignore", UserWarning)  # the caller refuses an empty file
             return np.loadtxt(
                 path,
                 np.float32,
@@ -116,17 +119,18 @@ def _loaded(path: Path, columns: int, delimiter: str | None, skip: int) -> Array
     except UnicodeDecodeError:
         raise
     except ValueError:
-        row, what = _bad_row(path, columns, delimiter, skip)
+        row, problem = _bad_row(path, columns, delimiter, skip)
         if not row:
             raise
         separator = SEPARATORS[delimiter]
         raise CommunisError(
-            f"{path}, line {row}: {what}; expected {columns} numbers separated by {separator}"
+            f"{path}, line {row}: {problem}; expected {columns} numbers separated by {separator}"
         ) from None
 
 
 def _bad_row(path: Path, columns: int, delimiter: str | None, skip: int) -> tuple[int, str]:
-    """The first line that is not `columns` numbers, and what is wrong with it; line 0: none."""
+    """Returns the first line that does not hold `columns` numbers, and its problem; line 0 if there
+    is no such line."""
     with path.open(encoding="utf-8-sig", errors="replace") as lines:
         for row, line in enumerate(lines, start=1):
             cells = line.split(delimiter)
@@ -143,24 +147,24 @@ def _bad_row(path: Path, columns: int, delimiter: str | None, skip: int) -> tupl
 
 
 def shortened(cell: str, most: int = 60) -> str:
-    """A cell as a message may show it."""
+    """Returns a cell short enough for a message."""
     return cell if len(cell) <= most else f"{cell[:most]}..."
 
 
 def array(path: Path, mapped: bool = False) -> Array:
-    """The array of a NumPy file, read or mapped into memory. Its header is weighed against the
-    file before anything is built."""
+    """Returns the array of a NumPy file, read or mapped into memory. The size in its header is
+    compared with that of the file before memory is allocated."""
     with reading(path, "NumPy file"):
         with path.open("rb") as file:
             shape, _, dtype = _header(file)
-            held = path.stat().st_size - file.tell()
+            stored = path.stat().st_size - file.tell()
         if dtype.hasobject:
             raise CommunisError(f"{path}: an array of Python objects, expected numbers")
         size = math.prod(shape) * dtype.itemsize
-        if size > held:
+        if size > stored:
             raise CommunisError(
-                f"{path}: announces {dtype} of shape {shape}, {size} bytes, and holds {held}; "
-                f"{AGAIN}"
+                f"{path}: its header announces {dtype} of shape {shape}, {size} bytes, but it "
+                f"holds {stored}; {AGAIN}"
             )
         if not mapped:
             room(path, size, "its array")
@@ -168,7 +172,7 @@ def array(path: Path, mapped: bool = False) -> Array:
 
 
 def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, order and type that a NumPy file announces."""
+    """Returns shape, order and type from the header of a NumPy file."""
     version = np.lib.format.read_magic(file)
     if version == (1, 0):
         return np.lib.format.read_array_header_1_0(file)
@@ -176,15 +180,14 @@ def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def shaped(path: Path, values: Array, *shape: int | None) -> Array:
-    """The values, or an error if they are not real numbers of this shape; None stands for any
-    length but 0."""
+    """Returns the values; raises an error if they are not real numbers of this shape. None stands
+    for any length except 0."""
     if values.dtype.kind not in "iufb":
         raise CommunisError(f"{path}: values of type {values.dtype}, expected real numbers")
-    fits = values.ndim == len(shape) and all(
-        n > 0 if wanted is None else n == wanted
-        for n, wanted in zip(values.shape, shape, strict=False)
-    )
+    fits = values.ndim == len(shape)
+    for length, expected in zip(values.shape, shape, strict=False):
+        fits &= length > 0 if expected is None else length == expected
     if not fits:
-        wanted = ", ".join("any" if n is None else str(n) for n in shape)
-        raise CommunisError(f"{path}: values of shape {values.shape}, expected ({wanted})")
+        expected_shape = ", ".join("any" if n is None else str(n) for n in shape)
+        raise CommunisError(f"{path}: values of shape {values.shape}, expected ({expected_shape})")
     return values

@@ -1,4 +1,4 @@
-"""MATLAB files, read so that a damaged one harms nothing: see `apart.py`."""
+"""MATLAB files, read in a separate process, so that a damaged file does no harm: see `apart.py`."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from communis.data.recordings.files import reading
 
 
 def matlab(path: Path, *keys: str) -> Mapping[str, Any]:
-    """The variables of a MATLAB file (version 7 or older); an error names those that are
-    missing."""
+    """Returns the variables of a MATLAB file (version 7 or older); an error names missing ones."""
     with reading(path, "MATLAB file"):
         try:
-            found: Mapping[str, Any] = matlab_files.read(path.absolute())
+            variables: Mapping[str, Any] = matlab_files.read(path.absolute())
         except UnreadError as error:
             if error.kind != "NotImplementedError":
                 raise
             raise CommunisError(
-                f"{path}: a MATLAB 7.3 (HDF5) file; save it again with `save -v7` to have it read"
+                f"{path}: MATLAB 7.3 (HDF5) files cannot be read; save it again with `save -v7`"
             ) from None
-    missing = [key for key in keys if key not in found]
+    missing = [key for key in keys if key not in variables]
     if missing:
-        there = ", ".join(key for key in found if not key.startswith("__"))
+        known = ", ".join(key for key in variables if not key.startswith("__"))
         raise CommunisError(
-            f"{path}: no variable {', '.join(missing)}; there are {there or 'none'}"
+            f"{path}: no variable {', '.join(missing)}; there are {known or 'none'}"
         )
-    return found
+    return variables

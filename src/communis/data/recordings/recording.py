@@ -1,4 +1,4 @@
-"""Recording: what a dataset source reads from its files, before windows are cut."""
+"""Recording: what a dataset source reads from files, before windows are cut."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ UNLABELLED = -1
 
 
 def nameable(modality: Modality) -> bool:
-    """Whether a model can have a part of this name: an identifier that is no method of its own."""
+    """Returns whether a model can have a part of this name: an identifier that is not the name of a
+    method of torch modules."""
     return modality.isidentifier() and not hasattr(nn.ModuleDict(), modality)
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Values of one modality (or of the target) at a steady rate; NaN where nothing was sensed.
+    """Values of one modality (or of the target) at a constant rate; NaN where nothing was sensed.
 
-    By kind, values are
+    The shape of the values depends on the kind:
         series  (steps, channels)
         csi     (packets, antennas, subcarriers)
         points  (frames, points, features), padded with NaN
@@ -36,7 +37,7 @@ class Stream:
 
     values: Array
     rate: float  # Hz
-    start: float = 0.0  # seconds after the recording's beginning
+    start: float = 0.0  # seconds after the beginning of the recording
     kind: Kind = "series"
 
     @property
@@ -50,24 +51,24 @@ class Recording:
     own rate."""
 
     streams: Mapping[Modality, Stream]
-    target: int | Stream  # one class throughout, classes over time (steps,), or values (steps, k)
+    target: int | Stream  # one class for all, classes over time (steps,), or values (steps, k)
     subject: int
     scene: int = 0
     session: int = 0
     trial: int = 0
-    name: str = ""  # the file it comes from
+    name: str = ""  # the file that it comes from
 
     @property
     def seconds(self) -> float:
-        """From the beginning to the end of the longest stream, or of the target where it ends
-        first."""
+        """The time from the beginning to the end of the longest stream, or to the end of the target
+        if that is earlier."""
         longest = max(stream.end for stream in self.streams.values())
         return min(longest, self.target.end) if isinstance(self.target, Stream) else longest
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Recordings, read one after the other, and what is known of all of them beforehand."""
+    """Recordings, which are read one after the other, and facts that hold for all of them."""
 
     recordings: Iterable[Recording]
     task: Task
@@ -75,32 +76,38 @@ class Dataset:
     units: Mapping[Modality, str] = field(default_factory=dict)  # "g", "m/s2", "rad/s", "bpm", ...
 
 
-# Of a step: how far a time stamp may lie before the place it is meant for. Seconds since 1970 are
-# rounded to 2.4e-7, which is more than a millionth of a step from 5 Hz on.
+# Share of a step by which a time stamp may precede its position on the grid. Seconds since 1970 are
+# rounded to 2.4e-7, which exceeds a millionth of a step at rates above 5 Hz.
 ROUNDED = 1e-3
-GRID_BYTES = 40  # of a step and channel, while a grid is filled: five arrays of float64
+GRID_BYTES = 40  # per step and channel, while a grid is filled: five arrays of float64
 
 
 def on_grid(times: Array, values: Array, rate: float, longest_gap: float) -> Stream:
-    """Samples taken at uneven `times` (seconds, ascending) as a steady stream from time 0.
+    """Returns samples taken at irregular `times` (seconds, ascending) as a stream at a constant
+    rate that begins at time 0.
 
-    Values between two samples are interpolated; where these lie more than `longest_gap` seconds
-    apart, nothing was sensed and the values are NaN.
+    Values between two samples are interpolated. If the two samples are more than `longest_gap`
+    seconds apart, nothing was sensed between them and the values are NaN.
     """
     if len(times) < 2 or np.diff(times).min() < 0:
-        raise CommunisError("time stamps must be two or more and must not go back")
+        raise CommunisError(
+            "time stamps are not usable: expected at least two, in ascending order; sort the rows"
+        )
     steps = times[-1] * rate + ROUNDED
     size = GRID_BYTES * (1 + values.shape[1]) * steps
-    room("time stamps", size, f"a steady grid of {times[-1]:g} s at {rate:g} Hz")
+    room("time stamps", size, f"a regular grid of {times[-1]:g} s at {rate:g} Hz")
     grid = np.arange(int(np.floor(steps)) + 1) / rate
-    after = np.clip(np.searchsorted(times, grid), 1, len(times) - 1)
-    step = times[after] - times[after - 1]
-    share = np.divide(grid - times[after - 1], step, out=np.zeros_like(grid), where=step > 0)
+    right = np.clip(np.searchsorted(times, grid), 1, len(times) - 1)
+    left = right - 1
+    step = times[right] - times[left]
+    share = np.divide(grid - times[left], step, out=np.zeros_like(grid), where=step > 0)
     share = np.clip(share, 0, 1)[:, None]
-    before, behind = values[after - 1], values[after]
-    found = (1 - share) * before + share * behind
-    found = np.where(share == 0, before, np.where(share == 1, behind, found))  # 0 times NaN is NaN
-    nearest = np.minimum(np.abs(grid - times[after - 1]), np.abs(grid - times[after]))
+    interpolated = (1 - share) * values[left] + share * values[right]
+    # The formula gives NaN where a neighbour of weight 0 is NaN: 0 times NaN is NaN.
+    interpolated = np.where(share == 1, values[right], interpolated)
+    interpolated = np.where(share == 0, values[left], interpolated)
+    nearest = np.minimum(np.abs(grid - times[left]), np.abs(grid - times[right]))
     far = nearest > 0.5 / rate
-    found[far & ((step > longest_gap) | (grid < times[0]))] = np.nan
-    return Stream(found.astype(np.float32), rate)
+    in_gap = (step > longest_gap) | (grid < times[0])
+    interpolated[far & in_gap] = np.nan
+    return Stream(interpolated.astype(np.float32), rate)

@@ -1,2 +1,2 @@
-"""Dataset sources, one file each. A source is a module here with a settings dataclass of the same
-name in CapWords."""
+"""Dataset sources, one file each. A source is a module of this package with a settings dataclass of
+the same name in CapWords."""

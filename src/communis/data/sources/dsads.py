@@ -1,14 +1,14 @@
-"""Dsads: 8 people, 19 daily and sports activities, five body-worn inertial units at 25 Hz.
+"""DSADS: 8 people, 19 daily and sports activities, five body-worn inertial units at 25 Hz.
 
 Barshan and Altun, Daily and Sports Activities, UCI 2013. `DSADS/data/aXX/pY/sZZ.txt`: 5 s of
 activity X, person Y, 125 lines of 45 numbers: torso, right arm, left arm, right leg, left leg, each
 with acc xyz [m/s2], gyro xyz [rad/s] and mag xyz (relative to the earth's field).
 
-The 60 files of an activity and person are pieces of one signal of five minutes and are joined in
-the order of their numbers; a missing number starts a new recording, so that the split by time keeps
-neighbours apart. Not every piece follows the one before without a break (see
-docs/reference/data/dsads.md): windows of 5 s (the default) never reach over such a joint. Where the
-owner filled up a piece by repeating one line, nothing was sensed and the values are NaN.
+The 60 files of an activity and person are segments of one signal of five minutes, and are joined in
+the order of their numbers; after a missing number a new recording begins, so that the split by time
+separates neighbours. Not every segment follows the previous one without a break (see
+docs/reference/data/dsads.md); windows of 5 s (the default) never cross such a break. Where the
+owner filled a segment by repeating one line, nothing was sensed and the values are NaN.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
@@ -67,21 +66,20 @@ LABELS = (
 SITES = ("torso", "right_arm", "left_arm", "right_leg", "left_leg")
 SENSORS = {"acc": "m/s2", "gyro": "rad/s", "mag": "a.u."}
 RATE = 25.0
-ROWS, COLUMNS = 125, 45
-FIRST = {
-    (site, sensor): 9 * i + 3 * k
-    for i, site in enumerate(SITES)
-    for k, sensor in enumerate(SENSORS)
-}  # of three columns
+ROWS = 125
+COLUMNS = 45
+COLUMNS_PER_SITE = 9
 
 
 @dataclass(frozen=True)
 class Dsads(Recorded):
     """Settings of `[data] name = "dsads"`."""
 
-    window: float = 5.0  # seconds per window
-    sites: tuple[str, ...] = ()  # of torso, right_arm, left_arm, right_leg, left_leg; empty: all
-    group: Literal["site", "sensor"] = "site"  # modalities torso_acc, ..., or acc of all sites
+    window: float = 5.0  # length of a window in seconds
+    # sites to read: torso, right_arm, left_arm, right_leg, left_leg; empty: all
+    sites: tuple[str, ...] = ()
+    # site: a modality per site and sensor (torso_acc, ...); sensor: one of all sites (acc, ...)
+    group: Literal["site", "sensor"] = "site"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,45 +93,59 @@ class Dsads(Recorded):
         return Dataset(recordings, Classification(len(LABELS)), LABELS, units)
 
     def _columns(self) -> dict[Modality, list[int]]:
-        found: dict[Modality, list[int]] = {}
-        sites = chosen("sites", self.sites, SITES)
-        for (site, sensor), first in FIRST.items():
-            if site in sites:
+        by_modality: dict[Modality, list[int]] = {}
+        for site in chosen("sites", self.sites, SITES):
+            for number, sensor in enumerate(SENSORS):
                 name = f"{site}_{sensor}" if self.group == "site" else sensor
-                found.setdefault(name, []).extend(range(first, first + 3))
-        return found
+                first = COLUMNS_PER_SITE * SITES.index(site) + 3 * number
+                by_modality.setdefault(name, []).extend(range(first, first + 3))
+        return by_modality
 
 
 def _recordings(
     folder: Path, paths: list[Path], columns: Mapping[Modality, list[int]]
 ) -> Iterator[Recording]:
-    """One for every unbroken row of segment numbers, called by its first file."""
-    numbered = [(*_numbers(path), path) for path in paths]
-    rows = groupby(enumerate(numbered), lambda item: (*item[1][:2], item[1][2] - item[0]))
-    for (activity, person, _), row in rows:
-        files = [path for _, (*_, path) in row]
+    """Yields a recording for every run of consecutive segments, named by its first file."""
+    for files in _runs(paths):
+        activity, person, segment = _numbers(files[0])
         values = np.concatenate([_segment(path) for path in files])
         yield Recording(
             {m: Stream(values[:, own], RATE) for m, own in columns.items()},
             activity - 1,
             person,
-            trial=_numbers(files[0])[2],
+            trial=segment,
             name=files[0].relative_to(folder).as_posix(),
         )
 
 
+def _runs(paths: list[Path]) -> Iterator[list[Path]]:
+    """Yields the files of consecutive segments of an activity and person; `paths` are in order."""
+    run: list[Path] = []
+    following: tuple[int, int, int] | None = None
+    for path in paths:
+        activity, person, segment = _numbers(path)
+        if run and (activity, person, segment) != following:
+            yield run
+            run = []
+        run.append(path)
+        following = (activity, person, segment + 1)
+    if run:
+        yield run
+
+
 def _numbers(path: Path) -> tuple[int, int, int]:
-    """Activity, person and segment, from the path."""
+    """Returns activity, person and segment from the path."""
     inner = "/".join(path.parts[-3:])
-    found = re.fullmatch(r"a(\d+)/p(\d+)/s(\d+)\.txt", inner)
-    if not found or not 1 <= int(found[1]) <= len(LABELS):
+    match = re.fullmatch(r"a(\d+)/p(\d+)/s(\d+)\.txt", inner)
+    if not match or not 1 <= int(match[1]) <= len(LABELS):
         raise CommunisError(
             f"{path}: expected aXX/pY/sZZ.txt with an activity XX from 1 to {len(LABELS)}"
         )
-    return int(found[1]), int(found[2]), int(found[3])
+    return int(match[1]), int(match[2]), int(match[3])
 
 
 def _segment(path: Path) -> Array:
+    """Returns the values of a segment; repeated lines are NaN."""
     values = shaped(path, numbers(path, COLUMNS, ","), ROWS, COLUMNS)
     same = (values[1:] == values[:-1]).all(1)  # 45 noisy numbers do not repeat by chance
     if same.any():

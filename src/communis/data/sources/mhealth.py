@@ -1,9 +1,10 @@
-"""Mhealth: 10 people, 12 activities, motion of chest, ankle and arm and a two-lead ECG at 50 Hz.
+"""MHEALTH: 10 people, 12 activities, motion of chest, ankle and arm and a two-lead ECG at 50 Hz.
 
 Banos et al., IWAAL 2014. One text file per person, 24 columns separated by tabs: chest acceleration
-(3), ECG (2 leads), left ankle acceleration, rotation, magnetic field (3 each), right lower arm the
-same, and the activity, 0 for none. There is no time column: the rows are 50 a second. The magnetic
-field has no unit but "local"; the rotation is in degrees per second as the owner says.
+(3), ECG (2 leads), acceleration, rotation and magnetic field of the left ankle (3 each) and of the
+right lower arm (3 each), and the activity, 0 for none. There is no time column: there are 50 rows
+per second. The unit of the magnetic field is stated as "local"; rotation is in degrees per second
+according to the owner.
 """
 
 from __future__ import annotations
@@ -64,15 +65,19 @@ RATE = 50.0
 class Mhealth(Recorded):
     """Settings of `[data] name = "mhealth"`."""
 
-    window: float = 2.56  # seconds per window
-    sites: tuple[str, ...] = ()  # of chest, ankle, arm; empty: all
-    sensors: tuple[str, ...] = ()  # of acc, ecg, gyro, mag; empty: all
-    group: Literal["site", "sensor"] = "site"  # modalities chest_acc, ..., or acc of all sites
+    window: float = 2.56  # length of a window in seconds
+    sites: tuple[str, ...] = ()  # sites to read: chest, ankle, arm; empty: all
+    sensors: tuple[str, ...] = ()  # sensors to read: acc, ecg, gyro, mag; empty: all
+    # site: a modality per site and sensor (chest_acc, ...); sensor: one of all sites (acc, ...)
+    group: Literal["site", "sensor"] = "site"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self._columns():
-            raise CommunisError(f"sensors: none of {', '.join(self.sensors)} is at these sites")
+            raise CommunisError(
+                f"sensors: none of {', '.join(self.sensors)} is at {', '.join(self.sites)}; only "
+                "the chest has ecg, and it has no gyro and mag"
+            )
 
     def read(self, folder: Path) -> Dataset:
         units = {m: UNITS[m.rpartition("_")[2]] for m in self._columns()}
@@ -81,15 +86,15 @@ class Mhealth(Recorded):
     def _columns(self) -> dict[Modality, list[int]]:
         sites = chosen("sites", self.sites, SITES)
         sensors = chosen("sensors", self.sensors, UNITS)
-        found: dict[Modality, list[int]] = {}
+        by_modality: dict[Modality, list[int]] = {}
         for (site, sensor), columns in COLUMNS.items():
             if site in sites and sensor in sensors:
                 name = f"{site}_{sensor}" if self.group == "site" else sensor
-                found.setdefault(name, []).extend(columns)
-        return found
+                by_modality.setdefault(name, []).extend(columns)
+        return by_modality
 
     def _recordings(self, folder: Path) -> Iterator[Recording]:
-        known = {0: UNLABELLED} | {n + 1: n for n in range(len(LABELS))}
+        class_of = {0: UNLABELLED} | {n + 1: n for n in range(len(LABELS))}
         for path in matching(folder, ABOUT.files):
             number = re.fullmatch(r"mHealth_subject(\d+)", path.stem)
             if not number or not 1 <= int(number[1]) <= ABOUT.count:
@@ -97,7 +102,7 @@ class Mhealth(Recorded):
             rows = numbers(path, 24)
             yield Recording(
                 {m: Stream(rows[:, columns], RATE) for m, columns in self._columns().items()},
-                Stream(classes(path, rows[:, 23], known), RATE),
+                Stream(classes(path, rows[:, 23], class_of), RATE),
                 int(number[1]),
                 name=path.relative_to(folder).as_posix(),
             )

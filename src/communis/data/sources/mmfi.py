@@ -1,4 +1,4 @@
-"""Mmfi: 40 people in 4 rooms do 27 actions before Wi-Fi, mmWave radar, LiDAR and cameras.
+"""MM-Fi: 40 people in 4 rooms, 27 actions, sensed by Wi-Fi, mmWave radar, LiDAR and cameras.
 
 MM-Fi (Yang et al., NeurIPS 2023 Datasets and Benchmarks), 297 frames at 10 Hz for each of 40 x 27
 actions, as `E01/S01/A01/ground_truth.npy`, (297, 17, 3) joints in metres, and one folder with
@@ -6,13 +6,13 @@ frame001 ... frame297 per sensor:
 
     wifi-csi   .mat   CSIamp, and CSIphase, which is not documented: (3, 114, 10), ten packets of
                       three antennas and 114 subcarriers, so packets come at 100 Hz; amplitudes are
-                      -inf where nothing was received: NaN here
+                      -inf where nothing was received: they become NaN
     mmwave     .bin   float64, (points, 5): x, y, z, Doppler velocity, intensity
     lidar      .bin   float64, (points, 3)
-    depth      .png   16 bit grey, millimetres; 0 where nothing was measured: NaN here
+    depth      .png   16 bit grey, millimetres; 0 where nothing was measured: these become NaN
     rgb, infra1, infra2  .npy  17 keypoints in pixels, (17, 2): the images are not public
 
-Some frames are files of no bytes: nothing was sensed, so they are NaN.
+Some frames are empty files: nothing was sensed, so they are NaN.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Literal
 import numpy as np
 
 from communis.core.arrays import Array
-from communis.core.contract import Modality
+from communis.core.contract import Modality, Task
 from communis.core.errors import CommunisError
 from communis.core.tasks import Classification, Localisation, Pose, Several, Single
 from communis.data.recordings.about import About
@@ -102,18 +102,18 @@ ENDINGS = {"csi": "mat", "points": "bin", "image": "png", "series": "npy"}
 class Mmfi(Recorded):
     """Settings of `[data] name = "mmfi"`."""
 
-    window: float = 1.0  # seconds per window
-    target: Target = "action"  # location: the root joint; all: the three of them at once
-    protocol: int = 3  # 1: the 14 daily actions, 2: the 13 of rehabilitation, 3: all 27
-    modalities: tuple[str, ...] = (
-        "csi",
-        "mmwave",
-        "lidar",
-    )  # csi_phase, depth, rgb, infra1, infra2
-    environments: tuple[int, ...] = ()  # rooms 1-4; empty: all
-    subjects: tuple[int, ...] = ()  # people 1-40, ten per room; empty: all
-    points: int = 128  # per mmWave or LiDAR frame: of more, evenly many are kept; fewer are padded
-    depth_step: int = 8  # every so manieth row and column of depth images is kept
+    window: float = 1.0  # length of a window in seconds
+    # action: the class; pose: 17 joints; location: the root joint; all: the three at once
+    target: Target = "action"
+    protocol: int = 3  # actions to read: 1: the 14 daily, 2: the 13 of rehabilitation, 3: all 27
+    # modalities to read: csi, csi_phase, mmwave, lidar, depth, rgb, infra1, infra2
+    modalities: tuple[str, ...] = ("csi", "mmwave", "lidar")
+    environments: tuple[int, ...] = ()  # rooms to read, 1 to 4; empty: all
+    subjects: tuple[int, ...] = ()  # people to read, 1 to 40, ten per room; empty: all
+    # points of a mmWave or LiDAR frame, at least 1: of more, a regular selection is kept, fewer are
+    # padded
+    points: int = 128
+    depth_step: int = 8  # step between the rows and columns of depth images that are kept
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,11 +126,16 @@ class Mmfi(Recorded):
             raise CommunisError("points and depth_step must be at least 1")
 
     def sources(self) -> list[Path]:
-        """With the frames of the chosen modalities: a million of them take seconds to look at."""
-        found = self.files()
-        folders = [truth.parent / SENSORS[m][0] for truth in found for m in self.modalities]
-        frames = (Path(entry.path) for at in folders if at.is_dir() for entry in os.scandir(at))
-        return [*found, *sorted(frames)]
+        """Returns all files, including the frames of the chosen modalities; a million frames take
+        seconds to list."""
+        truths = self.files()
+        frames = []
+        for truth in truths:
+            for m in self.modalities:
+                folder = truth.parent / SENSORS[m][0]
+                if folder.is_dir():
+                    frames += [Path(entry.path) for entry in os.scandir(folder)]
+        return [*truths, *sorted(frames)]
 
     def read(self, folder: Path) -> Dataset:
         actions = PROTOCOLS[self.protocol]
@@ -139,23 +144,27 @@ class Mmfi(Recorded):
             "pose": Pose(17),
             "location": Localisation(3),
         }
-        every = Several(tuple(tasks), tuple(tasks.values()))
-        task = every if self.target == "all" else tasks[self.target]
+        task: Task
+        if self.target == "all":
+            task = Several(tuple(tasks), tuple(tasks.values()))
+        else:
+            task = tasks[self.target]
         labels = tuple(LABELS[a - 1] for a in actions) if task.classes else ()
         units = {m: SENSORS[m][2] for m in self.modalities}
         return Dataset(self._recordings(folder), task, labels, units)
 
     def _recordings(self, folder: Path) -> Iterator[Recording]:
-        actions, some = PROTOCOLS[self.protocol], False
+        actions = PROTOCOLS[self.protocol]
+        count = 0
         for truth in matching(folder, ABOUT.files):
             room, subject, action = _numbers(truth)
-            if (
-                action not in actions
-                or room not in (self.environments or (room,))
-                or subject not in (self.subjects or (subject,))
-            ):
+            if action not in actions:
                 continue
-            some = True
+            if self.environments and room not in self.environments:
+                continue
+            if self.subjects and subject not in self.subjects:
+                continue
+            count += 1
             joints = shaped(truth, array(truth), None, 17, 3).astype(np.float32)
             streams = {m: self._stream(truth.parent, m, len(joints)) for m in self.modalities}
             yield Recording(
@@ -165,15 +174,17 @@ class Mmfi(Recorded):
                 scene=room,
                 name=truth.parent.relative_to(folder).as_posix(),
             )
-        if not some:
+        if not count:
             raise CommunisError(
-                f"{folder}: no recording of the environments, subjects and actions asked for"
+                f"{folder}: no recording of the requested environments, subjects and actions; "
+                "change data.environments, data.subjects or data.protocol"
             )
 
     def _target(self, action: int, joints: Array) -> int | Stream:
         if self.target == "action":
             return action
-        pose, location = joints.reshape(-1, 51), joints[:, 0]
+        pose = joints.reshape(-1, 51)
+        location = joints[:, 0]
         columns = {
             "pose": [pose],
             "location": [location],
@@ -182,30 +193,32 @@ class Mmfi(Recorded):
         return Stream(np.concatenate(columns[self.target], 1), RATE)
 
     def _stream(self, folder: Path, modality: Modality, frames: int) -> Stream:
-        within, kind, _ = SENSORS[modality]
-        inner, ending = folder / within, ENDINGS[kind]
-        paths = [inner / f"frame{n:03d}.{ending}" for n in range(1, frames + 1)]
-        found = len(list(inner.glob(f"frame*.{ending}")))
+        """Returns all frames of a modality; empty files are NaN."""
+        subfolder, kind, _ = SENSORS[modality]
+        inner = folder / subfolder
+        suffix = ENDINGS[kind]
+        paths = [inner / f"frame{n:03d}.{suffix}" for n in range(1, frames + 1)]
+        count = len(list(inner.glob(f"frame*.{suffix}")))
         missing = next((path for path in paths if not path.is_file()), None)
-        if missing or found != frames:
+        if missing or count != frames:
             raise CommunisError(
-                f"{inner}: {found} files frame*.{ending}, expected {frames} as in "
+                f"{inner}: {count} files frame*.{suffix}, expected {frames} as in "
                 f"ground_truth.npy{f'; {missing.name} is missing' if missing else ''}"
             )
-        reader, nothing = self._reader(modality)
+        reader, shape_if_empty = self._reader(modality)
         read = [reader(path) if path.stat().st_size else None for path in paths]
-        shape = next((values.shape for values in read if values is not None), nothing)
-        blank = np.full(shape, np.nan, np.float32)
+        shape = next((values.shape for values in read if values is not None), shape_if_empty)
+        empty = np.full(shape, np.nan, np.float32)
         for path, values in zip(paths, read, strict=True):
             if values is not None:
                 shaped(path, values, *shape)
-        stacked = np.stack([blank if values is None else values for values in read])
+        stacked = np.stack([empty if values is None else values for values in read])
         if kind == "csi":  # (frames, packets, antennas, subcarriers)
             return Stream(stacked.reshape(-1, *stacked.shape[2:]), RATE * PACKETS, kind=kind)
         return Stream(stacked, RATE, kind=kind)
 
     def _reader(self, modality: Modality) -> tuple[Callable[[Path], Array], tuple[int, ...]]:
-        """What reads a frame, and the shape of one in which nothing was sensed."""
+        """Returns the function that reads a frame, and the shape of a frame if all are empty."""
         if modality in ("csi", "csi_phase"):
             key = "CSIamp" if modality == "csi" else "CSIphase"
             return lambda path: _packets(path, key), (PACKETS, 3, 114)
@@ -218,42 +231,46 @@ class Mmfi(Recorded):
 
 
 def _numbers(truth: Path) -> tuple[int, int, int]:
-    """Room, subject and action from .../E01/S01/A01/ground_truth.npy."""
-    parts = truth.absolute().parts[-4:-1]
-    found = [
-        re.fullmatch(f"{letter}(\\d\\d)", part) for letter, part in zip("ESA", parts, strict=True)
-    ]
-    room, subject, action = (int(f[1]) if f else 0 for f in found)
-    if not (1 <= subject <= 40 and 1 <= action <= 27 and room == (subject + 9) // 10):
-        raise CommunisError(
-            f"{truth}: {'/'.join(parts)} is not a recording of MM-Fi; expected E01/S01/A01 with "
-            "subjects S01-S10 in E01, S11-S20 in E02, S21-S30 in E03, S31-S40 in E04 and actions "
-            "A01-A27"
-        )
-    return room, subject, action
+    """Returns room, subject and action from .../E01/S01/A01/ground_truth.npy."""
+    place = "/".join(truth.absolute().parts[-4:-1])
+    match = re.fullmatch(r"E(\d\d)/S(\d\d)/A(\d\d)", place)
+    if match:
+        room = int(match[1])
+        subject = int(match[2])
+        action = int(match[3])
+        if 1 <= subject <= 40 and 1 <= action <= 27 and room == (subject + 9) // 10:
+            return room, subject, action
+    raise CommunisError(
+        f"{truth}: {place} is not a recording of MM-Fi; expected E01/S01/A01 with "
+        "subjects S01-S10 in E01, S11-S20 in E02, S21-S30 in E03, S31-S40 in E04 and actions "
+        "A01-A27"
+    )
 
 
 def _packets(path: Path, key: str) -> Array:
-    """(packets, antennas, subcarriers)."""
+    """Returns (packets, antennas, subcarriers)."""
     values = shaped(path, matlab(path, key)[key], 3, 114, PACKETS).astype(np.float32)
     return np.where(np.isfinite(values), values, np.nan).transpose(2, 0, 1)
 
 
 def _points(path: Path, features: int, points: int) -> Array:
-    """(points, features): evenly many of the file's, or padded with NaN."""
+    """Returns (points, features): a regular selection of the points, padded with NaN."""
     data = path.read_bytes()
     if len(data) % (8 * features):
         raise CommunisError(
             f"{path}: {len(data)} bytes, expected a multiple of {8 * features}: {features} float64 "
             "per point"
         )
-    found = np.frombuffer(data, "<f8").reshape(-1, features)
-    kept = found[np.arange(points) * len(found) // points] if len(found) > points else found
+    values = np.frombuffer(data, "<f8").reshape(-1, features)
+    if len(values) > points:
+        values = values[np.arange(points) * len(values) // points]
     padded = np.full((points, features), np.nan, np.float32)
-    padded[: len(kept)] = kept
+    padded[: len(values)] = values
     return padded
 
 
 def _depth(path: Path, step: int) -> Array:
+    """Returns every `step`-th row and column of a depth image; pixels without a measurement are
+    NaN."""
     values = grey16(path)[::step, ::step].astype(np.float32)
     return np.where(values == 0, np.nan, values)

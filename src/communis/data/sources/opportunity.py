@@ -3,12 +3,13 @@
 Roggen et al., INSS 2010; Chavarriaga et al., Pattern Recognition Letters 2013. One text file per
 person and run (five of daily life, one drill), 250 columns separated by spaces: time (ms), 133 of
 sensors on the body, 109 of sensors in objects and in the room, which are not read, and 7 of labels.
-Sensors that fell silent are NaN, for seconds or for a whole run, and stay NaN.
+Values that sensors failed to deliver, for seconds or for a complete run, are NaN and stay NaN.
 
-The owner gives acceleration in thousandths of g; it is divided by 1000 so that the unit is g. The
-owner states no unit for rotation and magnetic field of the inertial units, nor a possible one for
-the rotation of the shoes: they stay as they are, in arbitrary units. Of the shoes, acceleration and
-rotation in the frame of the shoe are read, of the other units everything but the quaternions.
+The owner gives acceleration in thousandths of g; it is divided by 1000, so that the unit is g. The
+owner states no unit for rotation and magnetic field of the inertial units, and no plausible unit
+for the rotation of the shoes: they are unchanged, in arbitrary units. Of the shoes, acceleration
+and rotation in the frame of the shoe are read; of the other units everything except the
+quaternions.
 """
 
 from __future__ import annotations
@@ -60,14 +61,21 @@ ACCELEROMETERS = (  # RKN^, HIP, LUA^, RUA_, LH, BACK, RKN_, RWR, RUA^, LUA_, LW
 )
 INERTIAL_UNITS = ("imu_back", "imu_rua", "imu_rla", "imu_lua", "imu_lla")
 SHOES = ("l_shoe", "r_shoe")
-SENSORS = {  # site: {sensor: first of three columns}
-    **{site: {"acc": 1 + 3 * n} for n, site in enumerate(ACCELEROMETERS)},
-    **{
-        site: {"acc": 37 + 13 * n, "gyro": 40 + 13 * n, "mag": 43 + 13 * n}
-        for n, site in enumerate(INERTIAL_UNITS)
-    },
-    **{site: {"acc": 108 + 16 * n, "gyro": 111 + 16 * n} for n, site in enumerate(SHOES)},
-}
+
+
+def _sensors() -> dict[str, dict[str, int]]:
+    """Returns the first of the three columns of each sensor, by site and sensor."""
+    sensors = {}
+    for n, site in enumerate(ACCELEROMETERS):
+        sensors[site] = {"acc": 1 + 3 * n}
+    for n, site in enumerate(INERTIAL_UNITS):
+        sensors[site] = {"acc": 37 + 13 * n, "gyro": 40 + 13 * n, "mag": 43 + 13 * n}
+    for n, site in enumerate(SHOES):
+        sensors[site] = {"acc": 108 + 16 * n, "gyro": 111 + 16 * n}
+    return sensors
+
+
+SENSORS = _sensors()
 UNITS = {"acc": "g", "gyro": "a.u.", "mag": "a.u."}
 LOCOMOTION = {1: "stand", 2: "walk", 4: "sit", 5: "lie"}
 ACTIVITIES = {
@@ -110,11 +118,11 @@ RATE = 30.0
 class Opportunity(Recorded):
     """Settings of `[data] name = "opportunity"`."""
 
-    split: SplitKind = "session"  # what may not be in training and test at once
-    target: Literal["locomotion", "gestures", "activities"] = "locomotion"  # what is predicted
-    null: bool = False  # times of no class are a class of their own, the last; else left out
-    sites: tuple[str, ...] = ()  # such as hip, imu_back, l_shoe; empty: all 19
-    runs: tuple[int, ...] = ()  # 1 to 5: daily life, 0: drill; empty: all
+    split: SplitKind = "session"  # unit that is never in training and test at once
+    target: Literal["locomotion", "gestures", "activities"] = "locomotion"  # labels to predict
+    null: bool = False  # whether time without a class is the last class; false: it is left out
+    sites: tuple[str, ...] = ()  # sites to read, such as hip, imu_back, l_shoe; empty: all 19
+    runs: tuple[int, ...] = ()  # runs to read: 1 to 5: daily life, 0: drill; empty: all
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,23 +130,26 @@ class Opportunity(Recorded):
         chosen("runs", self.runs, range(len(RUNS)))
 
     def read(self, folder: Path) -> Dataset:
-        names = tuple(TARGETS[self.target][1].values()) + (("null",) if self.null else ())
+        _, codes = TARGETS[self.target]
+        names = tuple(codes.values())
+        if self.null:
+            names = (*names, "null")
         units = {m: UNITS[m.rpartition("_")[2]] for m in self._columns()}
         return Dataset(self._recordings(folder), Classification(len(names)), names, units)
 
     def _columns(self) -> dict[Modality, slice]:
-        return {
-            f"{site}_{sensor}": slice(first, first + 3)
-            for site in chosen("sites", self.sites, SENSORS)
-            for sensor, first in SENSORS[site].items()
-        }
+        by_modality = {}
+        for site in chosen("sites", self.sites, SENSORS):
+            for sensor, first in SENSORS[site].items():
+                by_modality[f"{site}_{sensor}"] = slice(first, first + 3)
+        return by_modality
 
     def _recordings(self, folder: Path) -> Iterator[Recording]:
-        column, names = TARGETS[self.target]
-        nothing = len(names) if self.null else UNLABELLED
-        known = {0: nothing} | {code: n for n, code in enumerate(names)}
+        column, codes = TARGETS[self.target]
+        null = len(codes) if self.null else UNLABELLED
+        class_of = {0: null} | {code: n for n, code in enumerate(codes)}
         wanted = chosen("runs", self.runs, range(len(RUNS)))
-        read = 0
+        count = 0
         for path in matching(folder, ABOUT.files):
             name = re.fullmatch(rf"S([1-4])-({'|'.join(RUNS)})", path.stem)
             if not name:
@@ -151,10 +162,10 @@ class Opportunity(Recorded):
             rows = numbers(path, 250)
             step = steps(path, rows[:, 0].astype(np.float64) / 1000, RATE)
             target = np.full(step[-1] + 1, UNLABELLED)
-            target[step] = classes(path, rows[:, column], known)
+            target[step] = classes(path, rows[:, column], class_of)
             sensed = np.full((len(target), 134), np.nan, np.float32)
             sensed[step] = rows[:, :134]
-            read += 1
+            count += 1
             yield Recording(
                 {m: _stream(m, sensed[:, columns]) for m, columns in self._columns().items()},
                 Stream(target, RATE),
@@ -162,10 +173,13 @@ class Opportunity(Recorded):
                 session=session,
                 name=path.relative_to(folder).as_posix(),
             )
-        if not read:
-            there = ", ".join(RUNS[run] for run in wanted)
-            raise CommunisError(f"{folder}: no file of the runs {there}")
+        if not count:
+            listed = ", ".join(RUNS[run] for run in wanted)
+            raise CommunisError(f"{folder}: no file of the runs {listed}")
 
 
 def _stream(modality: Modality, values: Array) -> Stream:
-    return Stream(values / np.float32(1000) if modality.endswith("_acc") else values.copy(), RATE)
+    """Returns the stream of a modality; accelerations are converted to g."""
+    if modality.endswith("_acc"):
+        return Stream(values / np.float32(1000), RATE)
+    return Stream(values.copy(), RATE)

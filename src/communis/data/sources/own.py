@@ -1,9 +1,10 @@
 """Own: a folder of your own CSV, Parquet or NPY files, described by a manifest `communis.toml`.
 
-`communis data init FOLDER` writes a first manifest by looking at the files; the keys are explained
+`communis data init FOLDER` examines the files and writes a first manifest; the keys are explained
 in `communis.data.own.manifest` and in docs/reference/data/own.md. A recording ends where subject,
-scene, session or trial change, where time starts again, and at a pause. Uneven time stamps are put
-on a steady grid; empty cells, gaps, and sensors whose file is missing become NaN.
+scene, session or trial change, where time starts again, and at a pause. Samples with irregular time
+stamps are interpolated to a constant rate; empty cells, gaps, and sensors whose file is missing
+become NaN.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ class Own(Recorded):
     """Settings of `[data] name = "own"`; everything else is in the folder's manifest."""
 
     def files(self) -> list[Path]:
-        """The manifest and the files it speaks of."""
-        groups = grouped(self.place, load(self.place))
-        return [self.place / NAME, *sorted(p for g in groups for p in g.paths.values())]
+        """Returns the manifest and the files that it describes."""
+        paths: list[Path] = []
+        for group in grouped(self.place, load(self.place)):
+            paths += group.paths.values()
+        return [self.place / NAME, *sorted(paths)]
 
     def code(self) -> list[Path]:
         return [*super().code(), *sorted(Path(own.__file__).parent.glob("*.py"))]

@@ -1,12 +1,12 @@
-"""Pamap2: 9 people, 18 activities, three inertial units at 100 Hz (hand, chest, ankle) and heart
+"""PAMAP2: 9 people, 18 activities, three inertial units at 100 Hz (hand, chest, ankle) and heart
 rate.
 
 Reiss & Stricker, ISWC 2012. One text file per person and session, 54 columns: time (s), activity,
-heart rate (bpm, about nine readings a second, NaN between them), then 17 columns for each of hand,
-chest and ankle: temperature, acceleration in the range of 16 g, acceleration in the range of 6 g,
-rotation, magnetic field, orientation. The accelerometer of 16 g is read, for the other one clips
-and is not calibrated, and the orientation is not read, for the owner calls it invalid. Samples
-lost on the radio are NaN and stay NaN. Activity 0 is what lies between two activities.
+heart rate (bpm, about nine readings per second, NaN between them), then 17 columns for each of
+hand, chest and ankle: temperature, acceleration in the range of 16 g, acceleration in the range of
+6 g, rotation, magnetic field, orientation. The accelerometer of 16 g is read, because the other one
+clips and is not calibrated. The orientation is not read, because the owner calls it invalid.
+Samples that the radio lost are NaN and stay NaN. Activity 0 is the time between two activities.
 """
 
 from __future__ import annotations
@@ -70,19 +70,21 @@ UNITS = {"acc": "m/s2", "gyro": "rad/s", "mag": "uT", "heart": "bpm"}
 SESSIONS = ("Protocol", "Optional")  # folders
 SUBJECTS = range(101, 110)
 RATE = 100.0
-HEART_RATE = 5.0  # Hz: a step holds the mean of its one or two readings
+HEART_RATE = 5.0  # Hz: a step is the mean of its one or two readings
 
 
 @dataclass(frozen=True)
 class Pamap2(Recorded):
     """Settings of `[data] name = "pamap2"`."""
 
-    sites: tuple[str, ...] = ()  # of hand, chest, ankle; empty: all
-    sensors: tuple[str, ...] = ()  # of acc, gyro, mag, heart; empty: all
-    group: Literal["site", "sensor"] = "site"  # modalities hand_acc, ..., or acc of all sites
-    subjects: tuple[int, ...] = ()  # 101 to 109; empty: all; 109 did one activity only
-    optional: bool = False  # also read the six activities that only some people did
-    heart_hold: float = 3.0  # seconds that the last heart rate stands where none arrives
+    sites: tuple[str, ...] = ()  # sites to read: hand, chest, ankle; empty: all
+    sensors: tuple[str, ...] = ()  # sensors to read: acc, gyro, mag, heart; empty: all
+    # site: a modality per site and sensor (hand_acc, ...); sensor: one of all sites (acc, ...)
+    group: Literal["site", "sensor"] = "site"
+    # people to read, 101 to 109; empty: all; 109 did one activity only
+    subjects: tuple[int, ...] = ()
+    optional: bool = False  # whether to read the six activities that only some people did
+    heart_hold: float = 3.0  # seconds, at least 0, for which a heart rate fills missing readings
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,20 +108,20 @@ class Pamap2(Recorded):
         )
 
     def _columns(self) -> dict[Modality, list[int]]:
-        found: dict[Modality, list[int]] = {}
+        by_modality: dict[Modality, list[int]] = {}
         for site in chosen("sites", self.sites, SITES):
             for sensor in chosen("sensors", self.sensors, UNITS):
                 if sensor in SENSORS:
                     name = f"{site}_{sensor}" if self.group == "site" else sensor
                     first = SITES[site] + SENSORS[sensor]
-                    found.setdefault(name, []).extend(range(first, first + 3))
-        return found
+                    by_modality.setdefault(name, []).extend(range(first, first + 3))
+        return by_modality
 
     def _recordings(self, folder: Path, labels: Mapping[int, str]) -> Iterator[Recording]:
-        known = {0: UNLABELLED} | dict.fromkeys(PROTOCOL | OPTIONAL, UNLABELLED)
-        known |= {code: n for n, code in enumerate(labels)}
+        class_of = {0: UNLABELLED} | dict.fromkeys(PROTOCOL | OPTIONAL, UNLABELLED)
+        class_of |= {code: n for n, code in enumerate(labels)}
         wanted = chosen("subjects", self.subjects, SUBJECTS)
-        read = 0
+        count = 0
         for path in matching(folder, ABOUT.files):
             subject = _subject(path)
             session = _session(path)
@@ -128,13 +130,13 @@ class Pamap2(Recorded):
             rows = numbers(path, 54)
             step = steps(path, rows[:, 0].astype(np.float64), RATE)
             target = np.full(step[-1] + 1, UNLABELLED)
-            target[step] = classes(path, rows[:, 1], known)
+            target[step] = classes(path, rows[:, 1], class_of)
             sensed = np.full((len(target), 54), np.nan, np.float32)
             sensed[step] = rows
             streams = {m: Stream(sensed[:, c], RATE) for m, c in self._columns().items()}
             if not self.sensors or "heart" in self.sensors:
                 streams["heart"] = heart(sensed[:, 2], self.heart_hold)
-            read += 1
+            count += 1
             yield Recording(
                 streams,
                 Stream(target, RATE),
@@ -142,23 +144,25 @@ class Pamap2(Recorded):
                 session=SESSIONS.index(session) + 1,
                 name=path.relative_to(folder).as_posix(),
             )
-        if not read:
-            there = ", ".join(map(str, wanted))
-            raise CommunisError(f"{folder}: no Protocol/subject10?.dat of the subjects {there}")
+        if not count:
+            listed = ", ".join(map(str, wanted))
+            raise CommunisError(f"{folder}: no Protocol/subject10?.dat of the subjects {listed}")
 
 
 def heart(readings: Array, hold: float) -> Stream:
-    """Heart rate at 5 Hz from readings at 100 Hz that are mostly NaN: the mean of what arrived in
-    a step, or else the last one that is at most `hold` seconds old."""
-    there = np.flatnonzero(np.isfinite(readings))
+    """Returns the heart rate at 5 Hz from readings at 100 Hz that are mostly NaN: the mean of the
+    readings in a step; in a step without readings the previous value, if it is at most `hold`
+    seconds old."""
+    rows = np.flatnonzero(np.isfinite(readings))
     width = int(RATE / HEART_RATE)
     count = -(-len(readings) // width)
-    arrived = np.bincount(there // width, minlength=count)
-    total = np.bincount(there // width, readings[there], minlength=count)
-    mean = np.divide(total, arrived, out=np.full(count, np.nan), where=arrived > 0)
-    last = np.maximum.accumulate(np.where(arrived > 0, np.arange(count), -1))
+    number = np.bincount(rows // width, minlength=count)
+    total = np.bincount(rows // width, readings[rows], minlength=count)
+    mean = np.divide(total, number, out=np.full(count, np.nan), where=number > 0)
+    last = np.maximum.accumulate(np.where(number > 0, np.arange(count), -1))
     fresh = (last >= 0) & (np.arange(count) - last <= hold * HEART_RATE + 1e-6)
-    return Stream(np.where(fresh, mean[last], np.nan).astype(np.float32)[:, None], HEART_RATE)
+    values = np.where(fresh, mean[last], np.nan).astype(np.float32)
+    return Stream(values[:, None], HEART_RATE)
 
 
 def _subject(path: Path) -> int:
@@ -171,7 +175,7 @@ def _subject(path: Path) -> int:
 def _session(path: Path) -> str:
     if path.parent.name not in SESSIONS:
         raise CommunisError(
-            f"{path}: lies in {path.parent.name}, expected Protocol or Optional: "
+            f"{path}: is in the folder {path.parent.name}, expected Protocol or Optional: "
             "keep the official folders"
         )
     return path.parent.name

@@ -1,15 +1,16 @@
-"""Realworld: 15 people, 8 activities outdoors, seven phones and watches on the body at 50 Hz.
+"""RealWorld: 15 people, 8 activities outdoors, seven phones and watches on the body at 50 Hz.
 
 RealWorld (HAR), Sztyler & Stuckenschmidt, PerCom 2016. One archive per person, sensor and activity,
 `proband4/data/acc_walking_csv.zip`, with one file per position, `acc_walking_chest.csv`: a header,
-then number, time (ms since 1970), x, y, z. The gyroscope's files begin with Gyroscope, the
-magnetometer's with MagneticField. Some activities were recorded in parts: `acc_walking_2_chest.csv`
-or archives in the archive (`acc_climbingup_1_csv.zip`); every part is a trial. Archives are read as
-they are; unpacked files are read as well, and instead of an archive that holds the same.
+then number, time (ms since 1970), x, y, z. The names of the gyroscope's files begin with Gyroscope,
+those of the magnetometer's with MagneticField. Some activities were recorded in parts:
+`acc_walking_2_chest.csv` or archives in the archive (`acc_climbingup_1_csv.zip`); every part is a
+trial. Archives are read without unpacking; unpacked files are read, too, and have priority over an
+archive with the same files.
 
-The devices sample unevenly, each by its own clock set by the network: every stream is brought to
-50 Hz on the common time of its part, and stretches without a sample are NaN. A file with nothing
-but a header, or none at all (some positions failed), leaves its modality out of the part.
+The devices sample irregularly, each by its own clock, which the network sets: every stream is
+interpolated to 50 Hz on the common time of its part, and stretches without a sample are NaN. If a
+file is missing or holds only a header (some positions failed), the part lacks the modality.
 """
 
 from __future__ import annotations
@@ -69,13 +70,13 @@ NAME = re.compile(
 HEADER = ["id", "attr_time", "attr_x", "attr_y", "attr_z"]
 RATE = 50.0
 PERIOD = 20  # milliseconds
-MOST_NESTED = 2  # archives in archives; the owner has one in one
-LONGEST = 6 * 3600  # seconds: a part that lasts longer has a clock that is wrong
+MOST_NESTED = 2  # depth of archives in archives; the owner's files have a depth of one
+LONGEST = 6 * 3600  # seconds: in a longer part, a clock is wrong
 
 
 @dataclass(frozen=True)
 class Csv:
-    """Where a table lies: a file, and the names that lead to it if that is an archive."""
+    """The place of a table: a file, and the names within if the file is an archive."""
 
     file: Path
     inside: tuple[str, ...] = ()
@@ -88,10 +89,11 @@ class Csv:
 class Realworld(Recorded):
     """Settings of `[data] name = "realworld"`."""
 
-    window: float = 3.0  # seconds per window
-    sites: tuple[str, ...] = ()  # of chest, forearm, head, shin, thigh, upperarm, waist; empty: all
-    sensors: tuple[str, ...] = ()  # of acc, gyro, mag; empty: all
-    longest_gap: float = 0.2  # seconds between two samples that are still interpolated
+    window: float = 3.0  # length of a window in seconds
+    # sites to read: chest, forearm, head, shin, thigh, upperarm, waist; empty: all
+    sites: tuple[str, ...] = ()
+    sensors: tuple[str, ...] = ()  # sensors to read: acc, gyro, mag; empty: all
+    longest_gap: float = 0.2  # longest time between two samples that is interpolated, in seconds
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -104,9 +106,8 @@ class Realworld(Recorded):
         sites = chosen("sites", self.sites, SITES)
         sensors = chosen("sensors", self.sensors, UNITS)
         units = {f"{site}_{sensor}": UNITS[sensor] for site in sites for sensor in sensors}
-        return Dataset(
-            self._recordings(folder, set(units)), Classification(len(LABELS)), LABELS, units
-        )
+        recordings = self._recordings(folder, set(units))
+        return Dataset(recordings, Classification(len(LABELS)), LABELS, units)
 
     def _recordings(self, folder: Path, wanted: set[Modality]) -> Iterator[Recording]:
         by_subject: dict[int, list[Path]] = defaultdict(list)
@@ -114,21 +115,25 @@ class Realworld(Recorded):
             by_subject[_subject(path)].append(path)
         for subject, paths in sorted(by_subject.items()):
             for (activity, part), tables in sorted(_parts(paths).items()):
-                kept = {m: tables[m] for m in sorted(tables) if m in wanted}
-                streams = self._streams(kept)
+                selected = {m: tables[m] for m in sorted(tables) if m in wanted}
+                streams = self._streams(selected)
                 if streams:
+                    place = _data(paths[0]).relative_to(folder).as_posix()
                     yield Recording(
                         streams,
                         LABELS.index(activity),
                         subject,
                         trial=part,
-                        name=f"{_data(paths[0]).relative_to(folder).as_posix()}/{activity}_{part}",
+                        name=f"{place}/{activity}_{part}",
                     )
 
     def _streams(self, tables: dict[Modality, Csv]) -> dict[Modality, Stream]:
-        """All streams of one part on a common grid; those without samples are left out."""
-        samples = {m: _samples(csv) for m, csv in tables.items()}
-        samples = {m: found for m, found in samples.items() if len(found[0])}
+        """Returns all streams of one part on a common grid, without those that have no samples."""
+        samples = {}
+        for m, csv in tables.items():
+            times, values = _samples(csv)
+            if len(times):
+                samples[m] = (times, values)
         begin = min((int(times[0]) for times, _ in samples.values()), default=0)
         streams = {}
         for m, (times, values) in samples.items():
@@ -141,39 +146,45 @@ class Realworld(Recorded):
             first = (int(times[0]) - begin) // PERIOD
             try:
                 seconds = (times - (begin + first * PERIOD)) / 1000
-                found = on_grid(seconds, values, RATE, self.longest_gap)
+                stream = on_grid(seconds, values, RATE, self.longest_gap)
             except CommunisError as error:
                 raise CommunisError(f"{tables[m]}: {error}") from None
-            streams[m] = Stream(found.values, RATE, start=first / RATE)
+            streams[m] = Stream(stream.values, RATE, start=first / RATE)
         return streams
 
 
 def _data(path: Path) -> Path:
-    """The folder `data` of the person whose file this is."""
+    """Returns the folder `data` of the person to whom the file belongs."""
     return next(above for above in path.parents if above.parent.name.startswith("proband"))
 
 
 def _subject(path: Path) -> int:
     number = _data(path).parent.name.removeprefix("proband")
     if not number.isdigit() or not 1 <= int(number) <= 15:
-        raise CommunisError(f"{path}: lies in proband{number}, expected proband1 to proband15")
+        raise CommunisError(f"{path}: is in proband{number}, expected proband1 to proband15")
     return int(number)
 
 
 def _parts(paths: list[Path]) -> dict[tuple[str, int], dict[Modality, Csv]]:
-    """One person's tables, by activity and part, then by modality."""
-    found: dict[tuple[str, int], dict[Modality, Csv]] = defaultdict(dict)
-    for path in sorted(paths, key=lambda path: (path.suffix.lower() == ".zip", path)):
+    """Returns one person's tables, by activity and part, then by modality."""
+    parts: dict[tuple[str, int], dict[Modality, Csv]] = defaultdict(dict)
+    for path in sorted(paths, key=_files_first):
         for csv in _tables(Csv(path)):
             parsed = NAME.fullmatch(_basename(csv).lower())
             if not parsed:
                 raise CommunisError(f"{csv}: expected a name such as acc_walking_chest.csv")
             sensor, activity, part, site = parsed.groups()
-            if not part:  # then the archive or folder that it lies in may have a number
+            if not part:  # the number may be in the name of the archive or folder
                 holder = (*csv.file.parts, *csv.inside)[-2]
                 part = "".join(re.findall(r"_(\d+)_csv(?:\.zip)?$", holder))
-            found[activity, int(part or 1)].setdefault(f"{site}_{SENSORS[sensor]}", csv)
-    return found
+            tables = parts[activity, int(part or 1)]
+            tables.setdefault(f"{site}_{SENSORS[sensor]}", csv)
+    return parts
+
+
+def _files_first(path: Path) -> tuple[bool, Path]:
+    """Returns the key that sorts files before archives."""
+    return path.suffix.lower() == ".zip", path
 
 
 def _basename(csv: Csv) -> str:
@@ -181,8 +192,8 @@ def _basename(csv: Csv) -> str:
 
 
 def _tables(place: Csv) -> Iterator[Csv]:
-    """The tables of motion sensors in a file, an archive, or archives in an archive. Others (GPS,
-    light, sound) are passed over by their name."""
+    """Yields the tables of motion sensors in a file, an archive, or archives in an archive. Other
+    tables (GPS, light, sound) are skipped by their name."""
     name = _basename(place).lower()
     if name.partition("_")[0] not in SENSORS:
         return
@@ -190,15 +201,16 @@ def _tables(place: Csv) -> Iterator[Csv]:
         yield place
     elif name.endswith("csv.zip"):
         with _archive(place) as archive:
-            inner = archive.namelist()
-        for member in sorted(inner):
+            members = archive.namelist()
+        for member in sorted(members):
             yield from _tables(Csv(place.file, (*place.inside, member)))
 
 
 def _archive(place: Csv) -> ZipFile:
     if len(place.inside) > MOST_NESTED:
         raise CommunisError(
-            f"{place}: an archive within {MOST_NESTED} others, as the owner has none: get it again"
+            f"{place}: an archive within {MOST_NESTED} others, which the official files do not "
+            "contain: get it again"
         )
     with reading(place, "archive"):
         return ZipFile(_content(place))
@@ -215,7 +227,7 @@ def _content(place: Csv) -> Path | BytesIO:
 
 
 def _samples(csv: Csv) -> tuple[Array, Array]:
-    """Time (n,) in milliseconds, rising, and values (n, 3)."""
+    """Returns times (n,) in milliseconds, ascending, and values (n, 3)."""
     with reading(csv, "table", f"expected the columns {', '.join(HEADER)}"):
         table = pd.read_csv(_content(csv), low_memory=False)
     if list(table.columns) != HEADER or not isinstance(table.index, pd.RangeIndex):
@@ -226,8 +238,9 @@ def _samples(csv: Csv) -> tuple[Array, Array]:
     cells = table[HEADER[1:]].apply(pd.to_numeric, errors="coerce").to_numpy(np.float64)
     wrong = np.flatnonzero(~np.isfinite(cells).all(1))
     if len(wrong):
+        row = wrong[0]
         raise CommunisError(
-            f"{csv}, line {wrong[0] + 2}: {','.join(map(str, table.iloc[wrong[0]]))}; expected "
+            f"{csv}, line {row + 2}: {','.join(map(str, table.iloc[row]))}; expected "
             "five numbers separated by commas; it may have been cut short: get it again"
         )
     cells = cells[np.argsort(cells[:, 0], kind="stable")]

@@ -1,22 +1,22 @@
-"""Reli11d: 10 people, 5 sports: LiDAR points, RGB and event-camera features, and SMPL poses.
+"""RELI11D: 10 people, 5 sports: LiDAR points, RGB and event-camera features, and SMPL poses.
 
-RELI11D (Yan et al., CVPR 2024). Read are the pickles that the owners' own training code reads: a
-dict of arrays whose first two axes are segments and the 16 frames of a segment.
+RELI11D (Yan et al., CVPR 2024). The reader takes the pickles that the owners' training code reads:
+a dict of arrays whose first two axes are segments and the 16 frames of a segment.
 
-Checked against that code (github.com/yanmn/RELI11DandLIER), not against the files, which are given
-out by the owners only:
+Checked against that code (github.com/yanmn/RELI11DandLIER), not against the files, which only the
+owners distribute:
     point_clouds_2D         (segments, 16, 512, 3)   the person's LiDAR points
     img_feature_ori         (segments, 16, 2048)     features of the RGB frames
     event_feature           (segments, 16, 2048)     features of the event stream
     joint3d_with_trans_2D   (segments, 16, 24, 3)    SMPL joints in metres
     trans_2D                (segments, 16, 3)        the body's translation in metres
 Assumed, to be checked by the first user who has the files:
-    - the arrays are in NumPy form and pickled with nothing but plain Python objects beside them;
-    - frames are 20 per second (`fps`), the rate of the same owners' CIMI4D;
-    - points and joints share one frame of reference, as their names end alike.
-Not known, hence not assumed: whether segments follow each other without a gap (each is a recording
-of its own) and who moves in which (the number of the file stands for the subject). Raw images,
-events and IMU measurements are not in these files and not read; any other form is refused.
+    - the pickles hold NumPy arrays and plain Python objects only;
+    - there are 20 frames per second (`fps`), as in CIMI4D by the same owners;
+    - points and joints have the same frame of reference, because their names have the same ending.
+Not known, and therefore not assumed: whether segments follow each other without a gap (each is a
+recording) and which person is in a segment (the number of the file is used as the subject). Raw
+images, events and IMU measurements are not in these files and not read; other formats are refused.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ ABOUT = About(
     how="Get the pickles of the training and test parts as the project page says and put them into "
     "one folder; subfolders are searched.",
 )
-FRAMES = 16  # of a segment
-SENSORS: dict[Modality, tuple[str, tuple[int, ...], Kind, str]] = {  # key, of a frame, kind, unit
+FRAMES = 16  # in a segment
+SENSORS: dict[Modality, tuple[str, tuple[int, ...], Kind, str]] = {  # key, frame shape, kind, unit
     "lidar": ("point_clouds_2D", (512, 3), "points", "m"),
     "rgb": ("img_feature_ori", (2048,), "series", "a.u."),
     "event": ("event_feature", (2048,), "series", "a.u."),
@@ -64,11 +64,13 @@ TARGETS: dict[str, tuple[str, tuple[int, ...], Single]] = {
 class Reli11d(Recorded):
     """Settings of `[data] name = "reli11d"`."""
 
-    window: float = 0.8  # seconds per window; 0.8: a whole segment
-    split: SplitKind = "subject"  # a file stands for a subject, for who moves is not stated
-    target: Literal["pose", "location", "all"] = "pose"  # 24 joints, the body's translation, both
-    modalities: tuple[str, ...] = ("lidar", "rgb", "event")
-    fps: float = 20.0  # frames per second, which the files do not state
+    window: float = 0.8  # length of a window in seconds; 0.8: a complete segment
+    # unit that is never in training and test at once; subject: files, as they do not name people
+    split: SplitKind = "subject"
+    # pose: 24 joints; location: the translation of the body; all: both at once
+    target: Literal["pose", "location", "all"] = "pose"
+    modalities: tuple[str, ...] = ("lidar", "rgb", "event")  # modalities to read: of these three
+    fps: float = 20.0  # frames per second, above 0, which the files do not state
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,53 +82,55 @@ class Reli11d(Recorded):
 
     def read(self, folder: Path) -> Dataset:
         units = {m: SENSORS[m][3] for m in self.modalities}
-        names = self._together()
+        names = self._target_names()
         tasks = tuple(TARGETS[name][2] for name in names)
         task = Several(names, tasks) if self.target == "all" else tasks[0]
         return Dataset(self._recordings(folder), task, units=units)
 
-    def _together(self) -> tuple[str, ...]:
+    def _target_names(self) -> tuple[str, ...]:
         return tuple(TARGETS) if self.target == "all" else (self.target,)
 
     def _recordings(self, folder: Path) -> Iterator[Recording]:
         for number, path in enumerate(matching(folder, ABOUT.files), start=1):
-            found = _unpickled(path)
-            target = self._target(path, found)
-            fields = {
-                m: _field(path, found, SENSORS[m][0], len(target), SENSORS[m][1])
-                for m in self.modalities
-            }
+            arrays = _unpickled(path)
+            target = self._target(path, arrays)
+            inputs = {}
+            for m in self.modalities:
+                key, shape, _, _ = SENSORS[m]
+                inputs[m] = _field(path, arrays, key, len(target), shape)
             for segment in range(len(target)):
+                streams = {}
+                for m, values in inputs.items():
+                    kind = SENSORS[m][2]
+                    streams[m] = Stream(values[segment], self.fps, kind=kind)
                 yield Recording(
-                    {
-                        m: Stream(values[segment], self.fps, kind=SENSORS[m][2])
-                        for m, values in fields.items()
-                    },
+                    streams,
                     Stream(target[segment], self.fps),
                     subject=number,
                     trial=segment,
                     name=f"{path.relative_to(folder).as_posix()}#{segment}",
                 )
 
-    def _target(self, path: Path, found: Mapping[str, Any]) -> Array:
-        """(segments, FRAMES, columns), all targets side by side."""
+    def _target(self, path: Path, arrays: Mapping[str, Any]) -> Array:
+        """Returns (segments, FRAMES, columns): the columns of all targets."""
         segments: int | None = None
         columns = []
-        for key, shape, _ in (TARGETS[name] for name in self._together()):
-            values = _field(path, found, key, segments, shape)
+        for name in self._target_names():
+            key, shape, _ = TARGETS[name]
+            values = _field(path, arrays, key, segments, shape)
             segments = len(values)
             columns.append(values.reshape(segments, FRAMES, -1))
         return np.concatenate(columns, 2)
 
 
 def _field(
-    path: Path, found: Mapping[str, Any], key: str, segments: int | None, shape: tuple[int, ...]
+    path: Path, arrays: Mapping[str, Any], key: str, segments: int | None, shape: tuple[int, ...]
 ) -> Array:
-    """One array of the file, float32."""
-    if key not in found:
-        there = ", ".join(str(k) for k in found)
-        raise CommunisError(f"{path}: no array {key}; there are {there or 'none'}")
-    values = found[key]
+    """Returns one array of the file as float32, after checking its shape."""
+    if key not in arrays:
+        known = ", ".join(str(k) for k in arrays)
+        raise CommunisError(f"{path}: no array {key}; there are {known or 'none'}")
+    values = arrays[key]
     if not isinstance(values, np.ndarray) or not np.issubdtype(values.dtype, np.number):
         raise CommunisError(
             f"{path}: {key} is a {type(values).__name__}, expected an array of numbers"
@@ -138,8 +142,9 @@ def _field(
 
 
 def _unpickled(path: Path) -> Mapping[str, Any]:
+    """Returns the arrays of a pickle, which a separate process reads."""
     with reading(path, "pickle of arrays"):
-        found = pickles.read(path.absolute())
-    if not isinstance(found, dict):
-        raise CommunisError(f"{path}: holds a {type(found).__name__}, expected a dict of arrays")
-    return found
+        content = pickles.read(path.absolute())
+    if not isinstance(content, dict):
+        raise CommunisError(f"{path}: holds a {type(content).__name__}, expected a dict of arrays")
+    return content

@@ -1,13 +1,13 @@
-"""Usc_had: 14 people, 12 everyday activities, one accelerometer and gyroscope on the right hip.
+"""USC-HAD: 14 people, 12 everyday activities, one accelerometer and gyroscope on the right hip.
 
 Zhang and Sawchuk, USC-HAD, UbiComp workshops 2012. One MATLAB file per trial,
 `USC-HAD/SubjectN/aXtY.mat`, activity X, trial Y; `sensor_readings` holds acc xyz [g] and gyro xyz
 [deg/s] at 100 Hz.
 
-The numbers in the path are what counts, as the owner's readme defines them. The files repeat them
-in fields of their own, which are compared. One file spells `activity_numbr`; two contradict their
-path. One of these, Subject14/a3t2, calls itself walking-left, but the person turns right in it
-(mean rate about the vertical -18 deg/s; +18 to +24 in this subject's trials of walking left).
+The numbers in the path are used, as the owner's readme defines them. Fields in the files repeat
+them, and are compared with the path. One file spells `activity_numbr`; two files contradict their
+path. One of these, Subject14/a3t2, states walking-left, but the person turns right in it (mean rate
+about the vertical -18 deg/s; +18 to +24 in this subject's trials of walking left).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ LABELS = (
 )
 UNITS = {"acc": "g", "gyro": "deg/s"}
 RATE = 100.0
-SLIPS = {  # what these official files say of themselves: subject, activity, trial
+SLIPS = {  # official files with wrong fields: subject, activity, trial
     "Subject5/a8t3.mat": (5, 8, 2),
     "Subject14/a3t2.mat": (14, 2, 2),
 }
@@ -62,8 +62,8 @@ SLIPS = {  # what these official files say of themselves: subject, activity, tri
 class UscHad(Recorded):
     """Settings of `[data] name = "usc_had"`."""
 
-    window: float = 2.56  # seconds per window
-    check: bool = True  # refuse a file that contradicts its path, apart from the known slips
+    window: float = 2.56  # length of a window in seconds
+    check: bool = True  # refuse files whose fields contradict their path, except two known files
 
     def read(self, folder: Path) -> Dataset:
         paths = sorted(matching(folder, ABOUT.files), key=_numbers)
@@ -72,10 +72,10 @@ class UscHad(Recorded):
     def _recordings(self, folder: Path, paths: list[Path]) -> Iterator[Recording]:
         for path in paths:
             subject, activity, trial = _numbers(path)
-            found = matlab(path, "sensor_readings")
+            variables = matlab(path, "sensor_readings")
             if self.check:
-                _compared(path, found)
-            values = shaped(path, found["sensor_readings"], None, 6).astype(np.float32)
+                _check_fields(path, variables)
+            values = shaped(path, variables["sensor_readings"], None, 6).astype(np.float32)
             yield Recording(
                 {"acc": Stream(values[:, :3], RATE), "gyro": Stream(values[:, 3:], RATE)},
                 activity - 1,
@@ -86,32 +86,34 @@ class UscHad(Recorded):
 
 
 def _numbers(path: Path) -> tuple[int, int, int]:
-    """Subject, activity and trial, from the path."""
-    found = re.fullmatch(r"Subject(\d+)/a(\d+)t(\d+)\.mat", f"{path.parent.name}/{path.name}")
-    if not found or not 1 <= int(found[2]) <= len(LABELS):
+    """Returns subject, activity and trial from the path."""
+    match = re.fullmatch(r"Subject(\d+)/a(\d+)t(\d+)\.mat", f"{path.parent.name}/{path.name}")
+    if not match or not 1 <= int(match[2]) <= len(LABELS):
         raise CommunisError(
             f"{path}: expected SubjectN/aXtY.mat with an activity X from 1 to {len(LABELS)}"
         )
-    return int(found[1]), int(found[2]), int(found[3])
+    return int(match[1]), int(match[2]), int(match[3])
 
 
-def _compared(path: Path, found: Mapping[str, Any]) -> None:
-    """An error if the file's own fields contradict its path."""
-    key = "activity_numbr" if "activity_numbr" in found else "activity_number"
-    said = tuple(_field(path, found, name) for name in ("subject", key, "trial"))
+def _check_fields(path: Path, variables: Mapping[str, Any]) -> None:
+    """Raises an error if the fields of the file contradict its path."""
+    key = "activity_numbr" if "activity_numbr" in variables else "activity_number"
+    stated = tuple(_field(path, variables, name) for name in ("subject", key, "trial"))
     expected = _numbers(path)
-    if said not in (expected, SLIPS.get(f"{path.parent.name}/{path.name}")):
+    known_slip = SLIPS.get(f"{path.parent.name}/{path.name}")
+    if stated not in (expected, known_slip):
         raise CommunisError(
-            f"{path}: says it is subject {said[0]}, activity {said[1]}, trial {said[2]}, but its "
-            f"path says {expected[0]}, {expected[1]}, {expected[2]}; get the file again, or set "
-            "data.check = false to go by the path"
+            f"{path}: its fields state subject {stated[0]}, activity {stated[1]}, trial "
+            f"{stated[2]}, but its path {expected[0]}, {expected[1]}, {expected[2]}; get the file "
+            "again, or set data.check = false to use the path"
         )
 
 
-def _field(path: Path, found: Mapping[str, Any], name: str) -> int:
-    values = np.ravel(found.get(name, ()))
+def _field(path: Path, variables: Mapping[str, Any], name: str) -> int:
+    """Returns a field of the file, which must be a number."""
+    values = np.ravel(variables.get(name, ()))
     try:
         return int(values[0])
     except (IndexError, TypeError, ValueError):
-        what = repr(str(values[0])) if len(values) else "nothing"
-        raise CommunisError(f"{path}: {name} is {what}, expected a number") from None
+        content = repr(str(values[0])) if len(values) else "empty"
+        raise CommunisError(f"{path}: {name} is {content}, expected a number") from None

@@ -1,15 +1,15 @@
-"""Utd_mhad: 8 people, 27 actions, a wrist (or thigh) inertial unit, Kinect skeleton and depth.
+"""UTD-MHAD: 8 people, 27 actions, a wrist (or thigh) inertial unit, Kinect skeleton and depth.
 
 Chen, Jafari and Kehtarnavaz, UTD-MHAD, ICIP 2015. `UTD-MHAD/Inertial/aX_sY_tZ_inertial.mat`,
 action X, subject Y, trial Z: acc xyz [g] and gyro xyz [deg/s] at 50 Hz; beside it `Skeleton`, 20
-joints [m], and `Depth`, 240 x 320 pixels [mm], the background cut away to 0. A trial without a
-skeleton or depth file simply lacks that modality.
+joints [m], and `Depth`, 240 x 320 pixels [mm] with 0 for the background. A trial without a skeleton
+or depth file lacks that modality.
 
-The unit sat on the right wrist in actions 1 to 21 and on the right thigh in 22 to 27: it stays one
-modality, for its place would give the action away. The camera is said to run at about 30 frames
-per second, but its frames spread over the inertial recording's whole length at 19 frames per second
-on average (docs/reference/data/utd_mhad.md): frame k of n lies at k/n of that length. Frames are
-laid on a steady grid of 20 Hz, joints interpolated, images by the frame before.
+The unit was on the right wrist in actions 1 to 21 and on the right thigh in 22 to 27. It is one
+modality, because its site would reveal the action. The owner states about 30 frames per second for
+the camera, but its frames cover the length of the inertial recording at 19 frames per second on
+average (docs/reference/data/utd_mhad.md): frame k of n is at k/n of that length. Frames are put on
+a regular grid of 20 Hz: joints are interpolated, images are those of the previous frame.
 """
 
 from __future__ import annotations
@@ -83,20 +83,23 @@ HEIGHT, WIDTH = 240, 320
 class UtdMhad(Recorded):
     """Settings of `[data] name = "utd_mhad"`."""
 
-    window: float = 2.0  # seconds per window; the shortest trial lasts 2.14 s
+    window: float = 2.0  # length of a window in seconds; the shortest trial lasts 2.14 s
     stride: float = 1.0  # seconds from one window to the next; 0: windows do not overlap
-    split: SplitKind = "trial"  # what may not be in training and test at once
-    target: Literal["action", "pose", "all"] = "action"  # the class, 20 joints in a window's
-    # middle, or both at once
-    inputs: tuple[str, ...] = ()  # of acc, gyro, skeleton, depth; empty: all, but never the target
-    pixels: tuple[int, int] = (24, 32)  # rows and columns that depth images are reduced to
+    split: SplitKind = "trial"  # unit that is never in training and test at once
+    # action: the class; pose: 20 joints in the middle of a window; all: both at once
+    target: Literal["action", "pose", "all"] = "action"
+    # modalities to read: acc, gyro, skeleton, depth; empty: all except the target
+    inputs: tuple[str, ...] = ()
+    # rows and columns of the reduced depth images, divisors of 240 and 320
+    pixels: tuple[int, int] = (24, 32)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         chosen("inputs", self.inputs, UNITS)
         if self._posed and "skeleton" in self.inputs:
             raise CommunisError(
-                "utd_mhad: the skeleton cannot be input where the pose is the target"
+                f"utd_mhad: the skeleton cannot be an input with data.target = {self.target!r}, "
+                "which predicts it; remove it from data.inputs"
             )
         rows, columns = self.pixels
         if rows < 1 or columns < 1 or HEIGHT % rows or WIDTH % columns:
@@ -105,14 +108,17 @@ class UtdMhad(Recorded):
             )
 
     def sources(self) -> list[Path]:
-        found = self.files()
-        beside = [_beside(path, kind) for path in found for kind in ("Skeleton", "Depth")]
-        return [*found, *(path for path in beside if path.is_file())]
+        inertial = self.files()
+        others = []
+        for path in inertial:
+            others += [_beside(path, "Skeleton"), _beside(path, "Depth")]
+        return inertial + [path for path in others if path.is_file()]
 
     def read(self, folder: Path) -> Dataset:
         paths = sorted(matching(folder, ABOUT.files), key=_numbers)
         inputs = self.inputs or tuple(m for m in UNITS if not self._posed or m != "skeleton")
-        action, pose = Classification(len(LABELS)), Pose(JOINTS, HIP_CENTRE)
+        action = Classification(len(LABELS))
+        pose = Pose(JOINTS, HIP_CENTRE)
         tasks: dict[str, Task] = {
             "action": action,
             "pose": pose,
@@ -124,6 +130,7 @@ class UtdMhad(Recorded):
 
     @property
     def _posed(self) -> bool:
+        """Whether the pose is a target."""
         return self.target != "action"
 
     def _recordings(
@@ -133,10 +140,14 @@ class UtdMhad(Recorded):
             action, subject, trial = _numbers(path)
             values = shaped(path, matlab(path, "d_iner")["d_iner"], None, 6).astype(np.float32)
             seconds = len(values) / RATE
-            skeleton, depth = _beside(path, "Skeleton"), _beside(path, "Depth")
+            skeleton = _beside(path, "Skeleton")
+            depth = _beside(path, "Depth")
             streams = {"acc": Stream(values[:, :3], RATE), "gyro": Stream(values[:, 3:], RATE)}
             if self._posed and not skeleton.is_file():
-                raise CommunisError(f"{path}: its pose is missing, there is no {skeleton}")
+                raise CommunisError(
+                    f"{path}: its pose is missing: there is no {skeleton}; get the skeletons, or "
+                    "set data.target = 'action'"
+                )
             if skeleton.is_file() and (self._posed or "skeleton" in inputs):
                 streams["skeleton"] = _skeleton(skeleton, seconds)
             if depth.is_file() and "depth" in inputs:
@@ -162,35 +173,36 @@ class UtdMhad(Recorded):
 
 
 def _numbers(path: Path) -> tuple[int, int, int]:
-    """Action, subject and trial, from the name."""
-    found = re.fullmatch(r"a(\d+)_s(\d+)_t(\d+)_inertial\.mat", path.name)
-    if not found or not 1 <= int(found[1]) <= len(LABELS):
+    """Returns action, subject and trial from the name."""
+    match = re.fullmatch(r"a(\d+)_s(\d+)_t(\d+)_inertial\.mat", path.name)
+    if not match or not 1 <= int(match[1]) <= len(LABELS):
         raise CommunisError(
             f"{path}: expected aX_sY_tZ_inertial.mat with an action X from 1 to {len(LABELS)}"
         )
-    return int(found[1]), int(found[2]), int(found[3])
+    return int(match[1]), int(match[2]), int(match[3])
 
 
 def _beside(path: Path, kind: str) -> Path:
+    """Returns the path of the skeleton or depth file of an inertial file."""
     return path.parents[1] / kind / path.name.replace("inertial", kind.lower())
 
 
 def _skeleton(path: Path, seconds: float) -> Stream:
-    """Joints one after the other, xyz each, over the length of the inertial recording."""
+    """Returns xyz of all joints, spread over the length of the inertial recording."""
     values = shaped(path, matlab(path, "d_skel")["d_skel"], JOINTS, 3, None)
     frames = values.reshape(3 * JOINTS, -1).T
     if len(frames) < 2:
-        raise CommunisError(f"{path}: a single frame, expected a trial of several")
+        raise CommunisError(f"{path}: a single frame, expected at least two; get the file again")
     times = np.arange(len(frames)) * seconds / len(frames)
     return on_grid(times, frames, FRAME_RATE, longest_gap=np.inf)
 
 
 def _depth(path: Path, seconds: float, pixels: tuple[int, int]) -> Stream:
-    """Millimetres, coarse: the mean over the pixels of a block that show the body; 0 where none
-    does, NaN where a whole frame is empty."""
+    """Returns reduced images in millimetres: the mean over the pixels of a block that show the
+    body, 0 for a block without such pixels, NaN for an empty frame."""
     values = shaped(path, matlab(path, "d_depth")["d_depth"], HEIGHT, WIDTH, None)
     rows, columns = pixels
-    # MATLAB stores columns first, so the transposed array is the one that lies in order.
+    # MATLAB stores columns first, so the transposed array is contiguous.
     blocks = values.T.reshape(-1, columns, WIDTH // columns, rows, HEIGHT // rows)
     total = blocks.sum((2, 4), dtype=np.uint64)
     body = (blocks > 0).sum((2, 4))

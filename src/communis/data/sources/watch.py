@@ -1,5 +1,5 @@
-"""Watch: shoulder exercises recorded by a smartwatch. 10 subjects, 7 exercises, both arms, acc +
-gyro at 50 Hz.
+"""Watch: shoulder exercises recorded by a smartwatch: 10 subjects, 7 exercises, both arms,
+acceleration and rotation at 50 Hz.
 
 Burns et al., Physiological Measurement 39 (2018) 075007. The recordings are inside the wheel of
 `seglearn` 1.2.5 (BSD-3-Clause). They are fetched when they are first used; the package itself is
@@ -49,10 +49,10 @@ ABOUT = About(
 class Watch(Recorded):
     """Settings of `[data] name = "watch"`."""
 
-    window: float = 2.56  # seconds per window
+    window: float = 2.56  # length of a window in seconds
 
     def files(self) -> list[Path]:
-        """The file; it is fetched first if it is not there and no folder is set."""
+        """Returns the file; fetches it first if it is missing and no folder is set."""
         if not self.folder and not (self.place / ABOUT.files).exists():
             fetch(self.name, ABOUT, self.place)
         return super().files()
@@ -66,16 +66,16 @@ def read(path: Path) -> Dataset:
 
 
 def recordings(path: Path) -> Iterator[Recording]:
-    """The file is a pickle, so nothing of it is unpacked before its hash is known to be right."""
+    """Yields the recordings. The file is a pickle, so its hash is checked before it is read."""
     mend = f"get it again with `communis data fetch watch --into {shlex.quote(str(path.parent))}`"
     try:
         content = path.read_bytes()
     except OSError as error:
         raise CommunisError(f"{path}: {error.strerror}; {mend}") from None
-    found = hashlib.sha256(content).hexdigest()
-    if found != SHA256:
-        raise CommunisError(f"{path}: sha256 is {found}, expected {SHA256}; {mend}")
-    # The bytes that were hashed: the file may be another one by now.
+    actual = hashlib.sha256(content).hexdigest()
+    if actual != SHA256:
+        raise CommunisError(f"{path}: sha256 is {actual}, expected {SHA256}; {mend}")
+    # The hashed bytes are used, because the file may have been replaced in the meantime.
     raw = np.load(BytesIO(content), allow_pickle=True).item()
     columns = zip(raw["X"], raw["y"], raw["subject"], raw["side"], strict=True)
     for number, (x, y, subject, side) in enumerate(columns):

@@ -1,13 +1,13 @@
-"""Wical: people counted from Wi-Fi. 0-5 in a small room, 0-10 in a medium one, three days each.
+"""Wi-CaL: counting of people by Wi-Fi: 0-5 in a small room, 0-10 in a medium room, three days each.
 
 Choi et al., Wi-CaL, 2022. One file per room, day ("sess") and number of people P, 199 rows of 420
-numbers that the owner computed from channel state information. What the columns are is not
-documented. Seen in the files: four groups of 105 columns; in each group seven runs of 13 columns
-that move together, then 14 more. Neighbouring rows correlate at .69 and rows two to five apart at
-.41 to .39, so neighbours seem to share packets: never split without a gap of one row.
+numbers that the owner computed from channel state information. The columns are not documented. The
+files show four groups of 105 columns; in each group seven runs of 13 correlated columns, then 14
+more. Neighbouring rows correlate at .69 and rows two to five apart at .41 to .39, so neighbours
+seem to share packets: a split needs a gap of at least one row.
 
-Rows carry no time; they are taken as one a second. Files of the localisation task (S=*.csv) are
-not read.
+The rows have no time stamps; they are treated as one per second. Files of the localisation task
+(S=*.csv) are not read.
 """
 
 from __future__ import annotations
@@ -45,22 +45,25 @@ ROWS = 199
 
 @dataclass(frozen=True)
 class Wical(Recorded):
-    """Settings of `[data] name = "wical"`. Six environments, each a room on one day, are the
-    subjects: 1-3 the small room, 4-6 the medium one."""
+    """Settings of `[data] name = "wical"`. The subjects are six environments, each a room on one
+    day: 1-3 the small room, 4-6 the medium room."""
 
-    window: float = 1.0  # seconds per window; one row is one second
-    layout: Literal["signal", "features"] = "signal"  # (1, 420) or (420 channels, 1) per row
+    window: float = 1.0  # length of a window in seconds; one row is one second
+    # shape of a row: signal: 1 channel of 420 steps; features: 420 channels of 1 step
+    layout: Literal["signal", "features"] = "signal"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.rate:
-            raise CommunisError("wical: data.rate must stay 0; rows are features, not samples")
+            raise CommunisError(
+                f"wical: data.rate must be 0, got {self.rate:g}; rows are features, not samples"
+            )
         for key in ("window", "stride"):
             value = getattr(self, key)
             if self.layout == "signal" and value % 1:
                 raise CommunisError(
-                    f"wical: data.{key} = {value:g} would mix parts of two rows; as a signal, a "
-                    "row is one second: choose whole seconds"
+                    f"wical: data.{key} = {value:g} would mix parts of two rows; with data.layout "
+                    "= 'signal' a row is one second: choose whole seconds"
                 )
 
     def read(self, folder: Path) -> Dataset:
@@ -86,8 +89,9 @@ class Wical(Recorded):
 
 
 def _place(path: Path) -> tuple[int, int, int]:
-    """Room, session and number of people, from the names of folders and file."""
-    room, session = path.parent.parent.name, path.parent.name
+    """Returns room, session and number of people from the names of folders and file."""
+    room = path.parent.parent.name
+    session = path.parent.name
     people = re.fullmatch(r"P=(\d+)", path.stem)
     if room not in ROOMS:
         raise CommunisError(f"{path}: unknown room {room!r}; expected {' or '.join(ROOMS)}")
@@ -96,19 +100,19 @@ def _place(path: Path) -> tuple[int, int, int]:
             f"{path}: unknown session {session!r}; expected sess1 to sess{SESSIONS}"
         )
     if not people or people[1] not in LABELS:
-        raise CommunisError(f"{path}: the name must be P=0.csv to P=10.csv, the number of people")
+        raise CommunisError(f"{path}: expected P=0.csv to P=10.csv, the number of people")
     return ROOMS.index(room) + 1, int(session[4:]), int(people[1])
 
 
 def _check(path: Path, rows: Array) -> None:
-    """All official files have as many rows, without NaN or infinity; another is spoilt."""
+    """Raises an error for a damaged file: official files have 199 rows of finite numbers."""
     bad = np.flatnonzero(~np.isfinite(rows).all(1))
     if len(bad):
         raise CommunisError(
-            f"{path}, line {bad[0] + 1}: NaN or infinity; the official file has none: get it again"
+            f"{path}, line {bad[0] + 1}: NaN or infinity, expected finite numbers: get it again"
         )
     if len(rows) != ROWS:
         raise CommunisError(
-            f"{path}: {len(rows)} rows; the official file has {ROWS}: a line is missing or "
-            "doubled, get it again"
+            f"{path}: {len(rows)} rows, expected {ROWS}: lines are missing or repeated, get it "
+            "again"
         )

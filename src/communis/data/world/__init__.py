@@ -1,13 +1,15 @@
-"""World: one seeded scene of moving bodies in a room, as many sensors see it.
+"""World: seeded scenes of moving bodies in rooms, measured by many sensors at once.
 
-    actions   what people do: joint angles over time
+    actions   joint angles over time
     body      joints, bones, forward kinematics
-    rooms     walls, reflectors, where the sensors are mounted
-    schedule  which window shows what, in which trial
-    people    who does what, where and how: rows of people over time
-    inertial  heart  radio  radar  ranging    what the sensors measure
+    rooms     walls, reflectors, mounts of the sensors
+    schedule  class and trial of every window
+    people    habits, places and motion of people
+    scene     the people around one subject, window by window
+    sensors   settings of the sensors, and their readings of a scene
+    inertial  heart  radio  radar  lidar  ranging  points    the physics of the sensors
 
-Room axes: x and y along the walls from a corner of the floor, z up; metres and seconds. Arrays of
-motion hold components first, then people (rows), then time, so that every operation runs over long
-contiguous lines.
+Room axes: x and y along the walls from a corner of the floor, z up; metres and seconds. In arrays
+of motion, components come first, then people (rows), then time, so that every operation runs over
+long contiguous lines.
 """

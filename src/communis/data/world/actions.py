@@ -1,9 +1,9 @@
-"""Actions: what people do, as periodic joint angles.
+"""Actions: periodic joint angles of people.
 
 An angle over the phase p of an action is  offset + first cos(p - a) + second cos(2p - b) +
-third cos(3p - c),  in degrees. `rise` lifts the body off the floor, in metres. Values follow from
-looking at bodies that move, not from measurements; those of the hips and knees of walkers and
-runners were fitted so that a foot on the floor goes back evenly, as the body goes on.
+third cos(3p - c),  in degrees. `rise` lifts the body off the floor, in metres. The values come from
+observation of moving bodies, not from measurements; those of the hips and knees of walkers and
+runners are fitted so that a foot on the floor moves back at a constant speed relative to the body.
 """
 
 from __future__ import annotations
@@ -15,33 +15,35 @@ import numpy as np
 
 from communis.data.world.body import DOF, DOFS, Array
 
-Wave = tuple[float, ...]  # offset, first, a, second, b, third, c; what is left out is zero
+Wave = tuple[float, ...]  # offset, first, a, second, b, third, c; missing values are zero
 HARMONICS = 3
 
 
 @dataclass(frozen=True)
 class Action:
+    """One action as periodic joint angles."""
+
     name: str
     tempo: float  # cycles per second
-    effort: float  # beats per minute above rest that the heart settles at
+    effort: float  # final heart rate above rest, in beats per minute
     waves: Mapping[str, Wave]  # by degree of freedom
-    travels: bool = False  # walks a round through the room, or stays with its feet in one place
+    travels: bool = False  # whether people walk on a circle in the room; false: the feet stay
     spin: float = 0.0  # rad/s about the vertical
 
 
 def _both(name: str, *wave: float) -> dict[str, Wave]:
-    """Left and right alike."""
+    """Returns the same wave for left and right."""
     return {f"{name}_r": wave, f"{name}_l": wave}
 
 
 def _alternating(name: str, *wave: float) -> dict[str, Wave]:
-    """Left half a cycle after right."""
+    """Returns waves of which the left one is half a cycle after the right one."""
     offset, first, a, second, b, third, c = (*wave, *(0.0,) * 6)[:7]
     return {f"{name}_r": wave, f"{name}_l": (offset, first, a + 180, second, b, third, c + 180)}
 
 
 def _level_legs(degrees: float, a: float) -> dict[str, Wave]:
-    """The pelvis sways, and the legs go on in their planes."""
+    """Returns waves for a pelvis that sways while the legs stay in their planes."""
     wave = (0.0, degrees, a)
     return {"sway": wave, "spread_r": wave, "spread_l": (0.0, degrees, a + 180)}
 
@@ -119,12 +121,12 @@ ACTIONS = (
     ),
 )  # fmt: skip
 NAMES = tuple(action.name for action in ACTIONS)
-RISE = len(DOFS)  # index of `rise` behind the angles
+RISE = len(DOFS)  # index of `rise` after the angles
 
 
 def table() -> tuple[Array, Array]:
-    """offset (actions, 19) and complex swing (3, actions, 19), in radians and metres: an angle is
-    offset + Re(swing[0] z + swing[1] z² + swing[2] z³) with z = exp(i phase)."""
+    """Returns offset (actions, 19) and complex swing (3, actions, 19), in radians and metres. An
+    angle is offset + Re(swing[0] z + swing[1] z² + swing[2] z³) with z = exp(i phase)."""
     waves = np.zeros((len(ACTIONS), RISE + 1, 1 + 2 * HARMONICS))
     for row, action in enumerate(ACTIONS):
         for name, wave in action.waves.items():

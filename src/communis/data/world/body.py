@@ -1,8 +1,8 @@
-"""Body: seventeen joints in the order of Human3.6M and forward kinematics with rigid bones.
+"""Body: seventeen joints in the order of Human3.6M, and forward kinematics with rigid bones.
 
-A joint's turn is the orientation of the bones that leave it; the axes of a body are ahead (x), left
-(y), up (z). A joint lies at its parent plus the parent's turn applied to a fixed offset, so bones
-keep their lengths whatever the angles are.
+The turn of a joint is the orientation of the bones that leave it; the axes of a body are ahead (x),
+left (y), up (z). The position of a joint is that of its parent plus the parent's turn applied to a
+fixed offset, so the lengths of bones do not depend on the angles.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ JOINTS = (
 )  # fmt: skip
 AT = {name: i for i, name in enumerate(JOINTS)}
 PARENT = (-1, 0, 1, 2, 0, 4, 5, 0, 7, 8, 9, 8, 11, 12, 8, 14, 15)
-STATURE = 1.75  # metres, of the body that these lengths belong to; others are scaled
+STATURE = 1.75  # metres, of the body with the lengths below; other bodies are scaled
 ANKLE = 0.08  # height of an ankle above the floor
 OFFSET = np.array([
     (0, 0, 0), (0, -0.10, 0), (0, 0, -0.43), (0, 0, -0.43), (0, 0.10, 0), (0, 0, -0.43),
@@ -50,11 +50,11 @@ DOF = {name: i for i, (name, *_) in enumerate(DOFS)}
 
 @dataclass(frozen=True)
 class Motion:
-    """Where the joints of some people are at some times."""
+    """The joints of people at several times."""
 
     pose: Array  # (17, 3, people, times) metres from the pelvis along the axes of the room
-    root: Array  # (3, people, times) where the pelvis is; in double precision, for derivatives
-    turns: tuple[Axes, ...]  # of the bones that leave each joint
+    root: Array  # (3, people, times) position of the pelvis, in double precision for derivatives
+    turns: tuple[Axes, ...]  # orientation of the bones that leave each joint
     scale: Array  # (people,) size relative to the reference body
 
     @property
@@ -64,11 +64,12 @@ class Motion:
 
 
 def forward(angles: Array, ahead: Array, stature: Array) -> Motion:
-    """The body with its pelvis at the origin. angles: (18, people, times) in radians; ahead:
-    (2, people, times) the unit vector of its heading; stature: (people,) metres."""
-    # Single precision errs by a third of a micrometre here, and is several times as fast.
-    small = angles.astype(np.float32, copy=False)
-    cos, sin = np.cos(small), np.sin(small)
+    """Returns the bodies with the pelvis at the origin. angles: (18, people, times) in radians;
+    ahead: (2, people, times) unit vectors of the headings; stature: (people,) metres."""
+    # Single precision is faster; its error is less than a micrometre.
+    angles = angles.astype(np.float32, copy=False)
+    cos = np.cos(angles)
+    sin = np.sin(angles)
     scale = (stature / STATURE).astype(np.float32)
     pose = np.zeros((len(JOINTS), 3, *angles.shape[1:]), np.float32)
     turns: list[Axes] = []
@@ -86,23 +87,27 @@ def forward(angles: Array, ahead: Array, stature: Array) -> Motion:
 
 
 def standing_on(left: Array, right: Array) -> Array:
-    """The height of something that both ankles hang below at `left` and `right` metres (positive
-    down) when the longer leg carries it: a maximum that is smooth when the feet change."""
-    soft = 0.06  # metres of difference within which both carry
+    """Returns the height of the pelvis if the longer leg carries it. `left` and `right` are the
+    distances of the ankles below the pelvis in metres. The maximum is smooth where the feet
+    change."""
+    soft = 0.06  # metres of difference within which both legs carry
     return np.asarray((left + right + np.sqrt((left - right) ** 2 + soft**2) - soft) / 2)
 
 
 def _upright(ahead: Array) -> Axes:
+    """Returns the axes of upright bodies with the heading `ahead`."""
     x, y, z = np.zeros((3, 3, *ahead.shape[1:]), np.float32)
     x[:2] = ahead
-    y[0], y[1] = -ahead[1], ahead[0]
+    y[0] = -ahead[1]
+    y[1] = ahead[0]
     z[2] = 1
     return x, y, z
 
 
 def _turned(turn: Axes, axis: int, cos: Array, sin: Array) -> Axes:
-    """The axes after a rotation about one of them."""
-    i, j = (axis + 1) % 3, (axis + 2) % 3
+    """Returns the axes after a rotation about one of them."""
+    i = (axis + 1) % 3
+    j = (axis + 2) % 3
     new = list(turn)
     new[i] = cos * turn[i] + sin * turn[j]
     new[j] = cos * turn[j] - sin * turn[i]

@@ -1,4 +1,4 @@
-"""Heart: beats per minute that follow effort with a lag, dh/dt = (rest + effort - h) / lag."""
+"""Heart: a heart rate that follows effort with a lag, dh/dt = (rest + effort - h) / lag."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ NOISE = 1.0  # beats per minute
 
 
 def rate(level: Array, seconds: float, times: Array, first: float, lag: float = LAG) -> Array:
-    """(N, T): the heart rate in N consecutive windows of `seconds`, at times (T,) within each.
+    """Returns (N, T): the heart rate in N consecutive windows of `seconds`, at times (T,) in each.
 
-    level: (N,) what the heart would settle at in each window; first: its rate at the beginning.
-    The exact solution, from one change of level to the next.
+    level: (N,) final rate of each window's effort; first: the rate at the beginning. The solution
+    is exact, from one change of level to the next.
     """
     changes = np.flatnonzero(np.diff(level)) + 1
     begins = np.concatenate([[0], changes])
     lengths = np.diff(np.concatenate([begins, [len(level)]]))
-    at = np.empty(len(begins))  # the rate when each level begins
-    now = first
+    initial = np.empty(len(begins))  # the rate at the beginning of each level
+    current = first
     for i, (begin, length) in enumerate(zip(begins, lengths, strict=True)):
-        at[i] = now
-        now = level[begin] + (now - level[begin]) * np.exp(-length * seconds / lag)
+        initial[i] = current
+        current = level[begin] + (current - level[begin]) * np.exp(-length * seconds / lag)
     elapsed = (np.arange(len(level)) - np.repeat(begins, lengths))[:, None] * seconds + times
-    settle = level[:, None]
-    return np.asarray(settle + (np.repeat(at, lengths)[:, None] - settle) * np.exp(-elapsed / lag))
+    final = level[:, None]
+    start = np.repeat(initial, lengths)[:, None]
+    return np.asarray(final + (start - final) * np.exp(-elapsed / lag))

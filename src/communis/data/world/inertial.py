@@ -1,12 +1,12 @@
-"""Inertial: accelerometer, gyroscope and magnetometer worn on a bone, from its motion.
+"""Inertial: readings of accelerometer, gyroscope and magnetometer on a bone, from its motion.
 
     acc  = Rᵀ (a - g) / |g|   specific force: at rest it points up and measures 1 g
     gyro = log(R(t-h)ᵀ R(t+h)) / 2h   angular velocity
     mag  = Rᵀ B   the earth's field
 
-all in the axes of the sensor, R being its orientation in the room. Derivatives are taken over h =
-STEP whatever the rate of the sensor is: so short that motion hardly bends within it, so long that
-the rounding of single precision does not count.
+in the axes of the sensor, with its orientation R in the room. Derivatives use the step h = STEP at
+every rate of the sensor: short enough that motion is nearly linear within it, and long enough that
+rounding errors of single precision are negligible.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GRAVITY = 9.80665  # m/s²
 FIELD = (20.0, 44.0)  # microtesla: horizontal towards north, and down
 NOISE = {"acc": 0.01, "gyro": 0.02, "mag": 0.5}  # standard deviations in g, rad/s, microtesla
 STEP = 0.003  # seconds
-MOMENTS = (-STEP, 0.0, STEP)  # at which the motion must be known, from when it is measured
+MOMENTS = (-STEP, 0.0, STEP)  # times relative to a measurement at which the motion must be known
 UNITS = {"acc": "g", "gyro": "rad/s", "mag": "uT"}
 
 Spot = tuple[Array, Axes]  # position (3, people, times) and axes of a sensor
@@ -30,11 +30,11 @@ Spot = tuple[Array, Axes]  # position (3, people, times) and axes of a sensor
 
 @dataclass(frozen=True)
 class Site:
-    """Where a sensor is worn: on the outside of a bone, so far along it."""
+    """The site of a sensor: on the skin, at a share along a bone."""
 
-    joint: int  # at the bone's beginning
-    end: int
-    along: float
+    joint: int  # at the beginning of the bone
+    end: int  # joint at the end of the bone
+    along: float  # share of the bone
 
 
 SITES = {
@@ -47,34 +47,37 @@ SITES = {
 
 
 def worn(motion: Motion, site: Site) -> Spot:
-    """Of a sensor that is aligned with its bone."""
+    """Returns position and axes of a sensor that is aligned with its bone."""
     turn = motion.turns[site.joint]
     out = float(RADIUS[site.end - 1]) * motion.scale[:, None]  # in front of the bone, on the skin
     along = site.along * float(OFFSET[site.end, 2]) * motion.scale[:, None]
-    return motion.root + (motion.pose[site.joint] + out * turn[0] + along * turn[2]), turn
+    from_pelvis = motion.pose[site.joint] + out * turn[0] + along * turn[2]
+    return motion.root + from_pelvis, turn
 
 
 def measured(sensor: str, spots: Sequence[Spot], north: float) -> Array:
-    """(3, people, times): what acc, gyro or mag reads, from where the sensor is at the three
-    MOMENTS, in a room whose north lies `north` radians from its x axis."""
-    (before, first), (now, turn), (after, last) = spots
+    """Returns (3, people, times): the reading of acc, gyro or mag, from positions and axes of the
+    sensor at the three MOMENTS, in a room with an angle of `north` radians from its x axis to
+    north."""
+    before, at_time, after = spots
+    position, turn = at_time
     if sensor == "acc":
-        return specific_force(before, now, after, turn)
+        return specific_force(before[0], position, after[0], turn)
     if sensor == "gyro":
-        return angular_velocity(first, last)
+        return angular_velocity(before[1], after[1])
     return into_sensor(turn, field(north))
 
 
 def specific_force(before: Array, now: Array, after: Array, turn: Axes) -> Array:
-    """(3, people, times) in g, from positions at the three MOMENTS."""
+    """Returns (3, people, times) in g, from positions at the three MOMENTS."""
     force = (before - 2 * now + after) / (STEP**2 * GRAVITY)
     force[2] += 1
     return into_sensor(turn, force.astype(np.float32))
 
 
 def angular_velocity(before: Axes, after: Axes) -> Array:
-    """(3, people, times) in rad/s, from axes at the first and the last of the MOMENTS; exact while
-    the axis of rotation does not change."""
+    """Returns (3, people, times) in rad/s, from axes at the first and the last of the MOMENTS. It
+    is exact while the axis of rotation does not change."""
     # The rotation between them, M = beforeᵀ after, has M - Mᵀ = 2 sin(angle) [axis].
     pairs = ((2, 1), (0, 2), (1, 0))
     sine = np.stack([_dot(before[i], after[j]) - _dot(before[j], after[i]) for i, j in pairs]) / 2
@@ -85,18 +88,20 @@ def angular_velocity(before: Axes, after: Axes) -> Array:
 
 
 def field(north: float) -> Array:
-    """(3,) microtesla in the axes of a room whose north lies `north` radians from its x axis."""
+    """Returns (3,) microtesla in the axes of a room with an angle of `north` radians from its x
+    axis to north."""
     horizontal, down = FIELD
     return np.array([horizontal * np.cos(north), horizontal * np.sin(north), -down], np.float32)
 
 
 def into_sensor(turn: Axes, vector: Array) -> Array:
-    """(3, people, T): a vector of the room, which may be the same for all, in the sensor's axes."""
+    """Returns (3, people, T): a vector of the room, which may be the same for all, in the axes of
+    the sensor."""
     return np.stack([_dot(axis, vector) for axis in turn])
 
 
 def mounting(rng: np.random.Generator, shift: float) -> Array:
-    """(3, 3): how a person has put the sensor on; 0: exactly along the bone."""
+    """Draws the orientation (3, 3) of a sensor on its bone; shift 0: aligned with the bone."""
     x, y, z = 0.25 * shift * rng.standard_normal(3)
     angle = np.sqrt(x * x + y * y + z * z)
     cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])

@@ -1,7 +1,7 @@
-"""People: who does what, where and how, and where that brings their joints.
+"""People: their habits, actions and places, and the resulting motion of their joints.
 
-Habits last for a person's life; a trial draws place, heading, phase and small variations. Both are
-arrays over people, so that a whole timeline moves at once.
+The habits of a person are constant; every trial draws place, heading, phase and small variations.
+Both are arrays over people, so that a complete timeline is computed at once.
 """
 
 from __future__ import annotations
@@ -14,39 +14,41 @@ from communis.data.world.actions import ACTIONS, HARMONICS, RISE, table
 from communis.data.world.body import ANKLE, AT, DOF, STATURE, Array, Motion, forward, standing_on
 from communis.data.world.rooms import MARGIN, Room
 
-MOMENTS = 32  # of a cycle, at which a body is looked at to find how far it reaches and strides
-TOUCH = 0.02  # metres above the floor within which a foot treads on it
+MOMENTS = 32  # times in a cycle at which reach and stride of a body are measured
+TOUCH = 0.02  # metres above the floor below which a foot is on the floor
 
 
 @dataclass(frozen=True)
 class Habits:
-    """What distinguishes people; the last axis counts them."""
+    """The differences between people; the last axis is the person."""
 
     stature: Array  # (P,) metres
     tempo: Array  # (P,) factor
     vigour: Array  # (19, P) factor of every swing
-    lag: Array  # (19, P) radians by which a joint follows
-    posture: Array  # (19, P) radians on top of every offset
+    lag: Array  # (19, P) delay of every joint in radians
+    posture: Array  # (19, P) radians that are added to every offset
 
     def take(self, rows: Array) -> Habits:
         return Habits(**{f.name: getattr(self, f.name)[..., rows] for f in fields(self)})
 
 
 def habits(rng: np.random.Generator, people: int, shift: float) -> Habits:
-    """People who differ by `shift`; 0: all alike."""
+    """Draws people who differ by `shift`; 0: all are equal."""
     own = shift * rng.standard_normal((2, people)).clip(-2, 2)
     joints = shift * rng.standard_normal((3, RISE + 1, people)).clip(-2, 2)
-    # A knee goes with its hip, and the left side is much like the right one: few people limp.
-    pairs = [("hip_r", "knee_r"), *((name, f"{name[:-2]}_l") for name in DOF if name[-2:] == "_r")]
+    # A knee follows its hip, and the left side is similar to the right one: few people limp.
+    right_sides = [name for name in DOF if name.endswith("_r")]
+    pairs = [("hip_r", "knee_r")]
+    pairs += [(right, f"{right[:-2]}_l") for right in right_sides]
     for leader, follower in pairs:
         if follower in DOF:
             joints[:, DOF[follower]] *= 0.3
             joints[:, DOF[follower]] += 0.95 * joints[:, DOF[leader]]
-    joints[1:, RISE] = 0  # nobody floats, and all jump when their legs do
+    joints[1:, RISE] = 0  # nobody floats, and bodies rise in phase with their legs
     for side in "rl":
         for name in (f"hip_{side}", f"knee_{side}"):
             joints[0, DOF[name]] *= 0.5  # strides differ less than gestures
-        # Who leans or bends the knees keeps the feet below the body.
+        # The feet of people who lean or bend their knees stay below the body.
         joints[2, DOF[f"hip_{side}"]] = joints[2, DOF["lean"]] + joints[2, DOF[f"knee_{side}"]] / 2
     return Habits(
         stature=np.clip(STATURE + 0.09 * own[0], 1.35, 2.1),
@@ -59,26 +61,26 @@ def habits(rng: np.random.Generator, people: int, shift: float) -> Habits:
 
 @dataclass(frozen=True)
 class People:
-    """Rows: each a person during one window. The last axis counts rows."""
+    """Rows, each a person during one window. The last axis is the row."""
 
     stature: Array  # (R,)
     tempo: Array  # (R,) cycles per second
     offset: Array  # (19, R)
     swing: Array  # (3, 19, R) complex
     phase: Array  # (R,) at the start of the trial
-    centre: Array  # (2, R): where the feet are, or the middle of the round
-    radius: Array  # (R,) of the round in metres; 0: stays
-    pace: Array  # (R,) rad/s along the round
-    along: Array  # (R,) radians on the round at the start of the trial
-    heading: Array  # (R,) at the start of the trial, of those who stay
+    centre: Array  # (2, R) position of the feet, or centre of the circle on which the person walks
+    radius: Array  # (R,) of the circle in metres; 0: the person stays in one place
+    pace: Array  # (R,) rad/s along the circle
+    along: Array  # (R,) angle on the circle at the start of the trial
+    heading: Array  # (R,) angle at the start of the trial, of people who stay
     spin: Array  # (R,) rad/s
-    clock: Array  # (R,) seconds into the trial at which the window starts
+    clock: Array  # (R,) seconds from the start of the trial to that of the window
 
     def take(self, rows: Array) -> People:
         return People(**{f.name: getattr(self, f.name)[..., rows] for f in fields(self)})
 
     def at(self, times: Array) -> Motion:
-        """Their bodies at times (T,), seconds from the start of each one's window."""
+        """Returns their bodies at times (T,), in seconds from the start of each window."""
         clock = self.clock[:, None] + times
         phase = 2 * np.pi * self.tempo[:, None] * clock + self.phase[:, None]
         turn = np.exp(1j * phase).astype(np.complex64)
@@ -92,34 +94,38 @@ class People:
                 angles[d] += (swing[k, d] * power).real
         path, ahead = self._round(clock)
         body = forward(angles[:RISE], ahead, self.stature)
-        right, left = body.pose[AT["right_ankle"]], body.pose[AT["left_ankle"]]
+        right = body.pose[AT["right_ankle"]]
+        left = body.pose[AT["left_ankle"]]
         feet = np.where((self.radius > 0)[:, None], 0.0, (right[:2] + left[:2]) / 2)
         height = standing_on(-left[2], -right[2]) + angles[RISE] + ANKLE * body.scale[:, None]
         return replace(body, root=np.concatenate([path - feet, height[None]]))
 
     def _round(self, clock: Array) -> tuple[Array, Array]:
-        """Position (2, R, T) and unit heading (2, R, T)."""
+        """Returns positions (2, R, T) and unit headings (2, R, T)."""
         angle = self.along[:, None] + self.pace[:, None] * clock
-        cos, sin = np.cos(angle), np.sin(angle)
+        cos = np.cos(angle)
+        sin = np.sin(angle)
         path = self.centre[..., None] + self.radius[:, None] * np.stack([cos, sin])
         heading = self.heading[:, None] + self.spin[:, None] * clock
         staying = np.stack([np.cos(heading), np.sin(heading)])
-        way = np.sign(self.pace)[:, None] * np.stack([-sin, cos])
-        return path, np.where((self.radius > 0)[:, None], way, staying)
+        walking = np.sign(self.pace)[:, None] * np.stack([-sin, cos])
+        return path, np.where((self.radius > 0)[:, None], walking, staying)
 
 
 def people(
     rng: np.random.Generator, action: Array, who: Habits, room: Room, variation: float = 0.04
 ) -> People:
-    """A row per trial: person i of `who` does action[i], at a place and phase of its own."""
+    """Returns a row per trial: person i of `who` does action[i], at its own place and phase."""
     n = len(action)
-    place, share, turn = rng.random((2, n)), rng.uniform(0.75, 1.0, n), rng.random((4, n))
+    place = rng.random((2, n))
+    share = rng.uniform(0.75, 1.0, n)
+    turn = rng.random((4, n))
     vary = np.exp(variation * rng.standard_normal((2, n)))
     offsets, swings = table()
     swing = swings[:, action].transpose(0, 2, 1) * who.vigour * vary[0]
     swing = swing * np.exp(-1j * np.arange(1, HARMONICS + 1)[:, None, None] * who.lag)
     side = np.where(turn[0] < 0.5, -1, 1)  # clockwise or not
-    there = People(
+    staying = People(
         stature=who.stature,
         tempo=np.array([a.tempo for a in ACTIONS])[action] * who.tempo * vary[1],
         offset=offsets[action].T + who.posture,
@@ -133,27 +139,27 @@ def people(
         spin=np.array([a.spin for a in ACTIONS])[action] * who.tempo * side,
         clock=np.zeros(n),
     )
-    cycle = replace(there, tempo=np.ones(n), spin=np.zeros(n)).at(np.arange(MOMENTS) / MOMENTS)
+    in_place = replace(staying, tempo=np.ones(n), spin=np.zeros(n))
+    cycle = in_place.at(np.arange(MOMENTS) / MOMENTS)
     reach = cycle.joints[:, :2]
-    stays = room.floor(place, reach.min((0, 3)), reach.max((0, 3)))
-    # Those who go round use most of the floor; the rest of it is where the round may lie.
+    stands = room.floor(place, reach.min((0, 3)), reach.max((0, 3)))
+    # A circle covers most of the floor; its centre is drawn from the positions that remain.
     half = room.size[:2, None] / 2 - MARGIN
     radius = share * half.min()
+    circle = room.size[:2, None] / 2 + (2 * place - 1) * (half - radius)
     travels = np.array([a.travels for a in ACTIONS])[action]
-    speed = stride(cycle, there.heading) * there.tempo
+    speed = stride(cycle, staying.heading) * staying.tempo
     return replace(
-        there,
-        centre=np.where(
-            travels, room.size[:2, None] / 2 + (2 * place - 1) * (half - radius), stays
-        ),
+        staying,
+        centre=np.where(travels, circle, stands),
         radius=np.where(travels, radius, 0.0),
         pace=np.where(travels, side * speed / radius, 0.0),
     )
 
 
 def stride(cycle: Motion, heading: Array) -> Array:
-    """(P,) metres that bodies get ahead in a cycle if the feet that tread slide as little as they
-    can: so fast do these feet go back, on average, as seen from the pelvis."""
+    """Returns (P,) the metres that bodies advance in a cycle if the feet on the floor slide as
+    little as possible: the mean speed at which these feet move back relative to the pelvis."""
     ankles = cycle.pose[[AT["left_ankle"], AT["right_ankle"]]]
     ahead = ankles[:, 0] * np.cos(heading)[:, None] + ankles[:, 1] * np.sin(heading)[:, None]
     back = (ahead - np.roll(ahead, -1, -1)) * ahead.shape[-1]
@@ -165,22 +171,22 @@ def stride(cycle: Motion, heading: Array) -> Array:
 
 @dataclass(frozen=True)
 class Crowd:
-    """Everybody who is seen in some windows."""
+    """All people in a number of windows."""
 
     windows: int
-    members: tuple[tuple[Array, People], ...]  # the windows in which a person is there, and as who
+    members: tuple[tuple[Array, People], ...]  # windows with the person, and a row for each
 
     @property
     def count(self) -> Array:
-        """(windows,) int64"""
+        """(windows,) int64: the number of people."""
         rows = [rows for rows, _ in self.members]
         return np.bincount(np.concatenate([*rows, np.zeros(0, np.int64)]), minlength=self.windows)
 
     def part(self, begin: int, end: int) -> Crowd:
-        """The windows from `begin` to `end`, counted anew from 0."""
-        found = []
+        """Returns the windows from `begin` to `end`, numbered from 0."""
+        members = []
         for rows, who in self.members:
-            here = np.flatnonzero((rows >= begin) & (rows < end))
-            if len(here):
-                found.append((rows[here] - begin, who.take(here)))
-        return Crowd(end - begin, tuple(found))
+            selected = np.flatnonzero((rows >= begin) & (rows < end))
+            if len(selected):
+                members.append((rows[selected] - begin, who.take(selected)))
+        return Crowd(end - begin, tuple(members))

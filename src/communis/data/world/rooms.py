@@ -1,4 +1,4 @@
-"""Rooms: a box with static reflectors, and where the sensors are mounted in it."""
+"""Rooms: boxes with static reflectors and mounted sensors."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 
 from communis.data.world.body import Array
 
-SIZE = (6.0, 5.0, 2.8)  # metres, of the room that all others are variations of
+SIZE = (6.0, 5.0, 2.8)  # metres, of the reference room; other rooms are variations of it
 SMALLEST = (3.6, 3.6, 2.5)  # metres
-MARGIN = 0.7  # metres that people keep from the walls
-MOST_SHIFT = 2.0  # between rooms: further apart they would hit the limits below on all sides
-CLEARANCE = 0.1  # metres that their hands and heads keep
+MARGIN = 0.7  # metres between people and the walls
+MOST_SHIFT = 2.0  # between rooms: with larger shifts most rooms would be at the limits below
+CLEARANCE = 0.1  # metres between hands or heads and the walls
 ALONG = (0.42, 0.62, 0.5, 0.5)  # share of the wall: transmitter, receiver, radar, camera
-HEIGHT = (1.2, 1.7, 1.3, 1.6, 1.5)  # metres: the same, with the LiDAR before the camera
-FURNITURE = ((0.15, 0.85, 0.7), (0.85, 0.15, 0.9), (0.5, 0.95, 1.2), (0.9, 0.8, 1.8))
+HEIGHT = (1.2, 1.7, 1.3, 1.6, 1.5)  # metres: transmitter, receiver, radar, LiDAR, camera
+FURNITURE = ((0.15, 0.85, 0.7), (0.85, 0.15, 0.9), (0.5, 0.95, 1.2), (0.9, 0.8, 1.8))  # x, y: share
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Mount:
     axes: Array  # (3, 3): ahead, left and up of the sensor as columns
 
     def local(self, points: Array) -> Array:
-        """Room coordinates as the sensor's own; components first."""
+        """Returns points of the room in the coordinates of the sensor; components first."""
         shape = (3,) + (1,) * (points.ndim - 1)
         away = points - self.position.astype(points.dtype).reshape(shape)
         return np.tensordot(self.axes.T.astype(points.dtype), away, 1)
@@ -34,10 +34,12 @@ class Mount:
 
 @dataclass(frozen=True)
 class Room:
+    """A room and its sensors; positions are in metres."""
+
     size: Array  # (3,) metres
     north: float  # radians from the x axis to magnetic north
     transmitter: Array  # (3,)
-    receiver: Array  # (3,) centre of the antennas, which stand in a line along y
+    receiver: Array  # (3,) centre of the antennas, which are in a line along y
     reflectors: Array  # (R, 3): furniture that scatters radio
     cross_sections: Array  # (R,) m²
     radar: Mount
@@ -45,15 +47,15 @@ class Room:
     camera: Mount
 
     def floor(self, share: Array, low: Array, high: Array) -> Array:
-        """Points (2, P) of the unit square on the part of the floor that people use whose bodies
-        reach from `low` to `high`, (2, P) metres around where they stand."""
+        """Maps points (2, P) of the unit square to the usable part of the floor, for people whose
+        bodies reach from `low` to `high`, (2, P) metres from their position."""
         near = np.maximum(MARGIN, CLEARANCE - low)
         far = self.size[:2, None] - np.maximum(MARGIN, CLEARANCE + high)
         return np.asarray(near + share * (far - near))
 
 
 def room(rng: np.random.Generator, shift: float) -> Room:
-    """A room that differs from the others by `shift`; 0: every room is the same."""
+    """Draws a room that differs from the reference room by `shift`; 0: all rooms are equal."""
     size = np.array(SIZE) * (1 + shift * rng.uniform(-0.3, 0.3, 3) * (1, 1, 0.3))
     size = np.maximum(size, SMALLEST)
     along = np.clip(np.array(ALONG) + shift * rng.uniform(-0.35, 0.35, 4), 0.05, 0.95)
@@ -75,7 +77,7 @@ def room(rng: np.random.Generator, shift: float) -> Room:
 
 
 def mount(position: list[float], towards: Array) -> Mount:
-    """A sensor that looks towards a point, without tilting sideways."""
+    """Returns the mount of a sensor that faces a point, without sideways tilt."""
     ahead = towards - np.asarray(position)
     ahead = ahead / np.linalg.norm(ahead)
     left = np.cross([0.0, 0.0, 1.0], ahead)

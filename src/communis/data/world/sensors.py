@@ -1,7 +1,7 @@
-"""Sensors: which there are, how finely and how cleanly they measure, and what they make of a scene.
+"""Sensors: the settings of all sensors, and their readings of a scene.
 
-Every sensor draws from a stream of its own, so that one can be left out, or noise turned up,
-without changing what the others see.
+Every sensor has its own stream of random numbers, so that the readings of the others stay the same
+if it is left out or the noise is changed.
 """
 
 from __future__ import annotations
@@ -26,27 +26,30 @@ Sensor = Literal["acc", "gyro", "mag", "heart", "csi", "mmwave", "lidar", "depth
 SiteName = Literal["wrist", "pocket", "chest", "ankle", "head"]
 Generators = Callable[[str], np.random.Generator]
 Reading = tuple[str, Array]  # modality and values, (windows, channels, ...)
-MOST_SHIFT = 1.5  # between people: further apart some could not walk
-CHUNK = 100  # windows made at a time: little memory, and the arrays stay in the processor's cache
+MOST_SHIFT = 1.5  # between people: with larger shifts some could not walk
+CHUNK = 100  # windows computed at once: little memory, and the arrays fit the processor's cache
 
 
 @dataclass(frozen=True)
 class Sensors:
-    seconds: float = 4.0  # per window
-    sensors: tuple[Sensor, ...] = get_args(Sensor)  # what is sensed
-    sites: tuple[SiteName, ...] = ("wrist", "pocket")  # where acc, gyro and mag are worn
-    imu_rate: float = 25.0  # Hz of acc, gyro and mag
-    heart_rate: float = 1.0  # Hz at which the heart rate is reported
-    csi_rate: float = 10.0  # packets per second
-    csi_antennas: int = 3  # of the receiver
-    csi_subcarriers: int = 16  # over 40 MHz
-    csi_phase: bool = False  # add phases against the first antenna to the amplitudes
-    mmwave_rate: float = 2.0  # frames per second
-    mmwave_points: int = 48  # most detections in a window
-    lidar_points: int = 64  # most points in a window
-    depth_size: tuple[int, int] = (12, 16)  # height and width in pixels
-    noise: float = 1.0  # factor on the noise of every sensor; 0: none
-    subject_shift: float = 1.0  # how much people and the way they wear sensors differ; 0: not
+    """The settings of the sensors."""
+
+    seconds: float = 4.0  # length of a window in seconds
+    sensors: tuple[Sensor, ...] = get_args(Sensor)  # sensors in use
+    sites: tuple[SiteName, ...] = ("wrist", "pocket")  # sites of acc, gyro and mag on the body
+    imu_rate: float = 25.0  # rate of acc, gyro and mag in Hz
+    heart_rate: float = 1.0  # rate of the reported heart rate in Hz
+    csi_rate: float = 10.0  # CSI packets per second
+    csi_antennas: int = 3  # antennas of the receiver
+    csi_subcarriers: int = 16  # subcarriers in the band of 40 MHz
+    csi_phase: bool = False  # whether to add phases, relative to the first antenna, to amplitudes
+    mmwave_rate: float = 2.0  # radar frames per second
+    mmwave_points: int = 48  # most radar detections in a window
+    lidar_points: int = 64  # most LiDAR points in a window
+    depth_size: tuple[int, int] = (12, 16)  # height and width of depth images in pixels
+    noise: float = 1.0  # factor of the noise of every sensor, at least 0; 0: no noise
+    # size of the differences between people and between mounts of their sensors, 0 to 1.5; 0: none
+    subject_shift: float = 1.0
 
     def __post_init__(self) -> None:
         self._at_least(
@@ -60,11 +63,13 @@ class Sensors:
             self._chosen("sites", get_args(SiteName))
         if self.csi_phase and "csi" in self.sensors and self.csi_antennas < 2:
             raise CommunisError(
-                "csi_phase gives phases against the first antenna and needs a second one, got "
-                "csi_antennas = 1; raise it, or leave csi_phase out"
+                "csi_phase gives phases relative to the first antenna and needs a second one, got "
+                "csi_antennas = 1; raise it, or set csi_phase = false"
             )
         if len(self.depth_size) != 2:
-            raise CommunisError(f"depth_size is height and width, got {list(self.depth_size)}")
+            raise CommunisError(
+                f"depth_size: expected height and width, got {list(self.depth_size)}"
+            )
         for name, users in {
             "imu_rate": ("acc", "gyro", "mag"),
             "heart_rate": ("heart",),
@@ -79,38 +84,43 @@ class Sensors:
                 )
 
     def require_memory(self, windows: int) -> None:
-        """Refuses more windows than fit. What is made of them in between takes more than they do:
-        whole bodies at every step of CHUNK windows, CSI as complex numbers, rays of images."""
-        steps = [self._steps(rate) for rate in (self.imu_rate, self.csi_rate, self.mmwave_rate)]
-        antennas = self.csi_antennas * self.csi_subcarriers * (1 + self.csi_phase)
-        points = 6 * (self.mmwave_points + self.lidar_points) + int(
-            np.prod(self.depth_size, dtype=object)
-        )
-        kept = 9 * len(self.sites) * steps[0] + antennas * steps[1] + points
-        kept += self._steps(self.heart_rate)
-        made = 600 * (steps[0] + steps[2]) + 16 * antennas * steps[1] + 60 * points
+        """Raises an error if the windows do not fit into memory. Intermediate values take more
+        memory than windows: bodies at every step of CHUNK windows, CSI as complex numbers, rays of
+        images."""
+        imu_steps = self._steps(self.imu_rate)
+        csi_steps = self._steps(self.csi_rate)
+        mmwave_steps = self._steps(self.mmwave_rate)
+        heart_steps = self._steps(self.heart_rate)
+        pixels = int(np.prod(self.depth_size, dtype=object))
+        points = 6 * (self.mmwave_points + self.lidar_points) + pixels
+        csi = self.csi_antennas * self.csi_subcarriers * (1 + self.csi_phase) * csi_steps
+        per_window = 9 * len(self.sites) * imu_steps + csi + points + heart_steps
+        intermediate = 600 * (imu_steps + mmwave_steps) + 16 * csi + 60 * points
         memory.require(
-            4.0 * windows * kept + 8.0 * min(windows, CHUNK) * made,
+            4.0 * windows * per_window + 8.0 * min(windows, CHUNK) * intermediate,
             f"data: {windows:,} windows",
             "data.clients, windows, seconds, rates, points, antennas, subcarriers or depth_size",
         )
 
     def sense(self, random: Generators, scene: Scene) -> Iterator[tuple[int, Reading]]:
-        """First window and reading, piece by piece. random: a new generator by name."""
-        known = cache(random)  # one for all pieces
+        """Yields the first window of a piece, and a reading of the piece. random: returns a new
+        generator by name."""
+        generators = cache(random)  # all pieces continue the same generators
         if "heart" in self.sensors:
-            yield 0, ("heart", self._heart(known("heart"), scene))
-        mounts = {site: inertial.mounting(known(f"{site}.mounting"), self.subject_shift)
-                  for site in self.sites}  # fmt: skip
+            yield 0, ("heart", self._heart(generators("heart"), scene))
+        mounts = {}
+        for site in self.sites:
+            mounts[site] = inertial.mounting(generators(f"{site}.mounting"), self.subject_shift)
         for begin in range(0, scene.crowd.windows, CHUNK):
             crowd = scene.crowd.part(begin, min(begin + CHUNK, scene.crowd.windows))
             if any(sensor in inertial.NOISE for sensor in self.sensors):
-                for reading in self._inertial(known, crowd, scene.room, mounts):
+                for reading in self._inertial(generators, crowd, scene.room, mounts):
                     yield begin, reading
-            for reading in self._remote(known, crowd, scene.room):
+            for reading in self._remote(generators, crowd, scene.room):
                 yield begin, reading
 
     def _heart(self, rng: np.random.Generator, scene: Scene) -> Array:
+        """Returns the heart rate in all windows; NaN in an empty room."""
         rest = heart.REST + 7 * self.subject_shift * rng.standard_normal()
         fitness = np.exp(0.2 * self.subject_shift * rng.standard_normal())
         level = rest + np.array([a.effort for a in ACTIONS])[scene.action] * fitness
@@ -122,28 +132,31 @@ class Sensors:
     def _inertial(
         self, random: Generators, crowd: Crowd, room: Room, mounts: dict[SiteName, Array]
     ) -> Iterator[Reading]:
+        """Yields the readings of acc, gyro and mag at every site of the subject."""
         steps = self._steps(self.imu_rate)
         times = np.arange(steps) / self.imu_rate
         worn = [(rows, self._worn(subject, times)) for rows, subject in crowd.members[:1]]
+        sensors = [sensor for sensor in inertial.NOISE if sensor in self.sensors]
         for site in self.sites:
-            for sensor in (sensor for sensor in inertial.NOISE if sensor in self.sensors):
+            for sensor in sensors:
                 values = np.full((crowd.windows, 3, steps), np.nan, np.float32)
-                for rows, spots in worn:  # none while nobody is in the room
+                for rows, spots in worn:  # empty if nobody is in the room
                     true = inertial.measured(sensor, spots[site], room.north)
                     values[rows] = np.tensordot(mounts[site].T, true, 1).transpose(1, 0, 2)
                 error = random(f"{site}_{sensor}").standard_normal(values.shape, np.float32)
                 yield f"{site}_{sensor}", values + self.noise * inertial.NOISE[sensor] * error
 
     def _worn(self, subject: People, times: Array) -> dict[SiteName, list[inertial.Spot]]:
-        """Of every site, where it is at the three moments around each time."""
+        """Returns the position and axes of every site at the three MOMENTS around each time."""
         spots: dict[SiteName, list[inertial.Spot]] = {site: [] for site in self.sites}
-        for moment in inertial.MOMENTS:  # one after the other: whole bodies take much memory
+        for moment in inertial.MOMENTS:  # one after the other, because bodies take much memory
             motion = subject.at(times + moment)
             for site in self.sites:
                 spots[site].append(inertial.worn(motion, inertial.SITES[site]))
         return spots
 
     def _remote(self, random: Generators, crowd: Crowd, room: Room) -> Iterator[Reading]:
+        """Yields the readings of Wi-Fi, radar, LiDAR and depth camera."""
         middle = self.seconds / 2
         if "csi" in self.sensors:
             band = radio.Band(self.csi_antennas, self.csi_subcarriers)
@@ -182,8 +195,8 @@ class Sensors:
 
     def _chosen(self, name: str, choices: tuple[str, ...]) -> None:
         chosen = getattr(self, name)
-        bad = [word for word in chosen if word not in choices]
-        if bad or not chosen or len(set(chosen)) < len(chosen):
+        unknown = [word for word in chosen if word not in choices]
+        if unknown or not chosen or len(set(chosen)) < len(chosen):
             raise CommunisError(
                 f"{name} must be some of {', '.join(choices)}, each once; got {list(chosen)}"
             )

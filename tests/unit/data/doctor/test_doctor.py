@@ -13,10 +13,11 @@ import pytest
 
 from communis.core.errors import CommunisError
 from communis.core.tasks import Classification
-from communis.data.doctor import Finding, examine
+from communis.data.doctor import Finding, examine, sets
 from communis.data.recordings.about import About
 from communis.data.recordings.recording import Dataset, Recording, Stream
 from communis.data.recordings.source import Recorded
+from communis.data.recordings.windows import Windows
 from communis.data.sources.synthetic import Synthetic
 
 ABOUT = About(licence="none", files="*.txt", count=1)
@@ -218,7 +219,7 @@ def test_missing_values_are_counted(ask: Callable[..., list[Finding]]) -> None:
     assert found[0].text == "12 % of the values are missing"
     nothing = np.full_like(acc, np.nan)
     found = ask(changed(one, acc=nothing), changed(healthy(1), acc=nothing))
-    assert worst(found, "acc").text == "holds no number at all"
+    assert worst(found, "acc").text == "holds no numbers"
 
 
 def test_a_stuck_channel(ask: Callable[..., list[Finding]]) -> None:
@@ -281,13 +282,13 @@ def test_test_windows_beside_training_windows_of_another_class_are_counted(
     people = tuple(restless(i) for i in range(4))
     found = worst(ask(*people), "nearness")
     assert found.level == "warning"
-    share, rest = found.text.split(" % of the test windows lie within 8 s of a training one")
+    share, rest = found.text.split(" % of the test windows are within 8 s of a training window")
     assert int(share) > 80
     assert not rest
     assert "data.apart to 8 seconds" in found.fix
     mended = worst(ask(*people, apart=8.0), "nearness")
     assert mended == Finding(
-        "ok", "nearness", "0 % of the test windows lie within 8 s of a training one"
+        "ok", "nearness", "0 % of the test windows are within 8 s of a training window"
     )
     assert worst(ask(*people, split="subject"), "nearness").level == "ok"
 
@@ -297,6 +298,20 @@ def test_classes_without_windows_and_rare_ones(ask: Callable[..., list[Finding]]
     assert "no window of moving" in worst(ask(*still), "classes").text
     rare = Recording(healthy(9, seconds=2).streams, 1, 9, name="9.txt")
     assert "judge by macro-F1" in worst(ask(*still, rare), "classes").fix
+
+
+def test_the_smallest_class_is_one_with_windows() -> None:
+    """If all classes with windows are equally large, the empty class 0 is not named instead."""
+    count = 4
+    windows = Windows(
+        inputs={"acc": np.zeros((count, 3, 5), np.float32)},
+        target=np.array([1, 1, 2, 2]),
+        owner=np.zeros(count, np.int64),
+        split=np.zeros(count, np.int8),
+        task=Classification(3),
+        labels=("none", "walk", "sit"),
+    )
+    assert list(sets.classes(windows))[-1].text == "2 classes, from 2 windows (walk) to 2 (walk)"
 
 
 def test_a_file_that_cannot_be_read_is_an_error_with_its_line(

@@ -133,7 +133,7 @@ def test_half_written_windows_are_made_again(
         (place / "meta.json").write_text('{"count": 3')
     with caplog.at_level(logging.WARNING, "communis"):
         assert np.array_equal(load(folder).inputs["a"], expected)
-    assert "made again" in caplog.text
+    assert "written again" in caplog.text
     assert len(reads) == 4
 
 
@@ -148,7 +148,7 @@ def test_a_folder_that_cannot_be_written_is_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COMMUNIS_DATA", "/dev/null/nowhere")
-    with pytest.raises(CommunisError, match=r"cannot be kept there.*COMMUNIS_DATA"):
+    with pytest.raises(CommunisError, match=r"cannot be written there.*COMMUNIS_DATA"):
         load(folder)
 
 

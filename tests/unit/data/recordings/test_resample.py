@@ -64,5 +64,5 @@ def test_single_lost_samples_leave_no_holes() -> None:
 
 
 def test_a_rate_out_of_reach_is_refused() -> None:
-    with pytest.raises(CommunisError, match=r"100 Hz cannot be brought to 0\.03 Hz"):
+    with pytest.raises(CommunisError, match=r"100 Hz cannot be resampled to 0\.03 Hz"):
         resampled(wave(100.0), 0.03)

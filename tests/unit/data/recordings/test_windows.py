@@ -29,7 +29,7 @@ def test_unequal_lengths_are_refused_with_all_of_them(field: str) -> None:
         full[field] = {**short, "b": short["b"][:4]}
     else:
         full[field] = short[:4]
-    with pytest.raises(CommunisError, match=r"unequal number: .*: 4"):
+    with pytest.raises(CommunisError, match=r"different lengths: .*: 4"):
         Windows(**full)
 
 

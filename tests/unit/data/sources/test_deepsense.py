@@ -122,14 +122,14 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     refused(table, good.replace("blockage_5", "blockage"), "line 1: no column blockage_5")
     refused(table, good[: good.rindex(",0,")], "line 11: cut short")
     refused(table, lines[0] + "\n", "line 2: cut short")
-    refused(table, good[:-2] + "7\n", "line 11: blockage must be 0 or 1")
+    refused(table, good[:-2] + "7\n", "line 11: expected a blockage of 0 or 1")
     gap = good.replace("mmWave_power_56.txt", "mmWave_power_57.txt")  # the last of line 2
     refused(table, gap, "line 2: frames do not follow each other")
     refused(table, good.replace("mmWave_power_3.txt", "three"), "expected .*mmWave_power_NUMBER")
     frame = home / "unit1/mmWave_data/mmWave_power_3.txt"
     refused(frame, None, "not complete")
     refused(frame, "0.1\n0.2\n", "2 numbers, expected 64")
-    refused(frame, "x\n" * 64, "not numbers")
+    refused(frame, "x\n" * 64, "expected numbers, one per line")
     refused(home / "unit1/label_data/label_3.txt", "2\n", "expected 0 .* or 1", future=0)
     for path in home.glob("future-1/*"):
         path.unlink()

@@ -66,7 +66,7 @@ def test_sites_and_sensors_can_be_chosen(tmp_path: Path) -> None:
     [
         ({"sites": ("wrist",)}, "sites: no 'wrist'; there are chest, ankle, arm"),
         ({"sensors": ("heart",)}, "sensors: no 'heart'"),
-        ({"sites": ("ankle",), "sensors": ("ecg",)}, "none of ecg is at these sites"),
+        ({"sites": ("ankle",), "sensors": ("ecg",)}, "none of ecg is at ankle"),
     ],
 )
 def test_settings_that_mean_nothing(settings: dict[str, object], message: str) -> None:

@@ -152,7 +152,7 @@ def test_rooms_and_subjects_can_be_chosen(tmp_path: Path) -> None:
     assert [r.subject for r in rooms] == [11]
     assert [r.subject for r in people] == [2, 11]
     with pytest.raises(
-        CommunisError, match="no recording of the environments, subjects and action"
+        CommunisError, match="no recording of the requested environments, subjects and action"
     ):
         opened(tmp_path, environments=(2,), subjects=(1,), modalities=("rgb",))
 

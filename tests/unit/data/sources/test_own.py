@@ -224,10 +224,10 @@ def test_dates(tmp_path: Path) -> None:
         _, (recording,) = opened(tmp_path, manifest.replace("csv", kind))
         np.testing.assert_array_equal(recording.streams["acc"].values[:, 0], np.arange(20))
     (tmp_path / "a.csv").write_text(frame.to_csv(index=False).replace("59.940", "soon"))
-    with pytest.raises(CommunisError, match=r"a\.csv, line 4: no readable time stamp"):
+    with pytest.raises(CommunisError, match=r"a\.csv, line 4: the time stamp is missing"):
         opened(tmp_path, manifest)
     with pytest.raises(
-        CommunisError, match=r"a\.parquet: files\.time_unit = 's' does not fit: date"
+        CommunisError, match=r"a\.parquet: files\.time_unit = 's' does not fit.*expected date"
     ):
         opened(tmp_path, manifest.replace("csv", "parquet").replace('"date"', '"s"'))
 
@@ -318,30 +318,39 @@ def test_targets(tmp_path: Path, target: str, task: object, first: object) -> No
     ("change", "said"),
     [
         (("ax", "aX"), r"a\.csv: no column 'aX'.*'ax', 'ay', 'az', 'activity'"),
-        (("rate = 50", "rate = 0"), r"modalities\.acc\.rate: a positive"),
+        (("rate = 50", "rate = 0"), r"modalities\.acc\.rate: expected a positive"),
         (("rate = 50", 'rate = "50"'), r"modalities\.acc\.rate: expected a finite number"),
         (("rate = 50", "speed = 50"), r"unknown key modalities\.acc\.speed"),
         (("rate = 50\n", 'rate = 50\nkind = "x'), "communis.toml: .*line"),
-        (("modalities.acc", "modalities.my-acc"), r"modalities\.my-acc: only letters"),
+        (
+            ("modalities.acc", "modalities.my-acc"),
+            r"modalities\.my-acc: .* letters, digits and _ only",
+        ),
         (('["walk", "sit"]', '["walk", "run"]'), r"line 3: 'sit' is not one of label\.classes"),
-        (('["walk", "sit"]', '["walk"]'), r"label\.classes: two or more"),
+        (('["walk", "sit"]', '["walk"]'), r"label\.classes: expected at least two"),
         (("value = 4", ""), "subject: set subject.column"),
         (("[label]", "[lable]"), "unknown key lable.*label"),
         (("*.csv", "*.parquet"), r"no file matches '\*\.parquet'"),
-        (("*.csv", "{person}.csv"), r"{person} is none of {subject}"),
-        (("*.csv", "../*.csv"), "must lie below"),
-        (('column = "activity"', ""), "label: set label.column or have {label}"),
+        (("*.csv", "{person}.csv"), r"{person} is not one of {subject}"),
+        (("*.csv", "../*.csv"), "must be below"),
+        (
+            ('column = "activity"', ""),
+            "label: expected one of label.column and {label}.*found none",
+        ),
         (('csv"', 'csv"\ndelimiter = ";"'), "no column 'ax'.*is ';' its delimiter"),
         (('csv"', 'csv"\ntime_unit = "h"'), r"files\.time_unit: 'h' is not one of"),
         (('csv"', 'csv"\nskip = -1'), r"files\.skip: expected 0 or more, got -1"),
         (('csv"', 'csv"\ngap = -1'), r"files\.gap: expected 0 or more, got -1"),
         (('csv"', 'csv"\npause = -1'), r"files\.pause: expected 0 or more, got -1"),
-        (("modalities.acc", "modalities.type"), r"modalities\.type: models use this name"),
+        (("modalities.acc", "modalities.type"), r"modalities\.type: models reserve this name"),
         (("modalities.acc", "modalities.keys"), r"modalities\.keys: .*call it keys_"),
-        (('"az"]', '"ax"]'), r"modalities\.acc\.columns: 'ax' is in modalities\.acc\.columns"),
+        (
+            ('"az"]', '"ax"]'),
+            r"modalities\.acc\.columns: 'ax' is already in modalities\.acc\.columns",
+        ),
         (
             ("[label]", '[modalities.up]\ncolumns = ["az"]\nrate = 50\n[label]'),
-            r"modalities\.up\.columns: 'az' is in modalities\.acc\.columns already",
+            r"modalities\.up\.columns: 'az' is already in modalities\.acc\.columns",
         ),
     ],
 )
@@ -388,7 +397,7 @@ def test_bad_binary_files(tmp_path: Path) -> None:
 
 def test_time_that_does_not_fit(tmp_path: Path) -> None:
     for t, said in (
-        (np.arange(20) * 10, r"the time stamps say about 100 Hz, .*rate says 50"),
+        (np.arange(20) * 10, r"the time stamps give about 100 Hz, .*rate is 50"),
         (np.arange(20) // 8, "most time stamps are equal"),
         (np.r_[0:380:20, 350], r"line 21: time goes back by 0\.01 s"),
     ):
@@ -435,7 +444,7 @@ def test_init_one_file_with_everything(tmp_path: Path) -> None:
     rates = {m: (s.rate, s.values.shape[1]) for m, s in found[0].streams.items()}
     assert rates == {"acc": (25, 3), "gyro": (25, 3), "hr": (1, 1)}
     assert steps(found[1]).values.tolist() == [1] * 10 + [0] * 40
-    with pytest.raises(CommunisError, match="there is one already; --force"):
+    with pytest.raises(CommunisError, match="exists already; --force"):
         write_manifest(tmp_path)
     (tmp_path / "communis.toml").write_text("")
     assert write_manifest(tmp_path, force=True)[0].read_text()
@@ -507,7 +516,7 @@ def test_init_without_label_says_so(tmp_path: Path) -> None:
     pd.DataFrame({"time": np.arange(20) / 10} | motion(20)).to_csv(tmp_path / "a.csv", index=False)
     _, remarks = write_manifest(tmp_path)
     assert any("CHECK label: none was found" in r for r in remarks)
-    assert any("cannot be read yet" in r for r in remarks)
+    assert any("cannot be read with it yet" in r for r in remarks)
 
 
 def test_init_of_nothing(tmp_path: Path) -> None:
@@ -548,5 +557,7 @@ def test_init_of_unusual_parquet(tmp_path: Path) -> None:
     _, remarks = write_manifest(tmp_path, force=True)
     assert any("left out: 'x' (more than one column has this name)" in r for r in remarks)
     by_number = MANIFEST.replace("*.csv", "*.parquet").replace('"ax", "ay", "az"', "1")
-    with pytest.raises(CommunisError, match=r"a\.parquet: .*\"x\" exists 2 times.*have one name"):
+    with pytest.raises(
+        CommunisError, match=r"a\.parquet: .*\"x\" exists 2 times.*have the same name"
+    ):
         opened(tmp_path, by_number.replace('"activity"', '"label"'))

@@ -185,7 +185,7 @@ def test_corrupt_archives_are_named(tmp_path: Path) -> None:
         (b"id,attr_time,attr_x,attr_y,attr_z\n1,5,1,2,3\n2,6,1,x,3\n", "line 3: 2,6,1,x,3"),
         (b"id,attr_time,attr_x,attr_y,attr_z\n1,5,1,2,3\n2,6,1,2,3,4\n", "in line 3, saw 6"),
         (b"id,attr_time,attr_x,attr_y,attr_z\n1,5,1,2,3,4\n", "line 1: columns"),
-        (b"id,attr_time,attr_x,attr_y,attr_z\n1,5,1,2,3\n", "time stamps must be two or more"),
+        (b"id,attr_time,attr_x,attr_y,attr_z\n1,5,1,2,3\n", "at least two, in ascending order"),
         (b"\xff\xfe\x80", "utf-8"),
     ],
 )

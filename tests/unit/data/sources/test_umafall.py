@@ -135,8 +135,8 @@ def test_spreadsheets_spoil_files(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         ("0;1;0;0.1", "0;1;0.1", "line 24: 6 columns"),
         ("0;1;0;0.1;0.2;0;0", "0;1;0;0.1;0.2;3;0", "line 24: sensor type 3 of sensor 0"),
         ("0;1;0;0.1;0.2;0;0", "0;1;0;0.1;0.2;0;5", "line 24: sensor type 0 of sensor 5"),
-        ("\n5;2;", "\n5;3;", r"line 33: sample number 3 of pocket_acc follows 1 \(line 24\)"),
-        ("\n10;3;", "\n4;3;", r"time 4 of pocket_acc follows 5 \(line \d+\)"),
+        ("\n5;2;", "\n5;3;", r"line 33: sample number of pocket_acc is 3 after 1 \(line 24\)"),
+        ("\n10;3;", "\n4;3;", r"time of pocket_acc is 4 after 5 \(line \d+\)"),
         ("; WAIST;", "; HEAD;", "line 10: a sensor at HEAD, expected one of RIGHTPOCKET"),
         ("%C4:", "% C4", "the header names no sensor"),
         ("% TimeStamp;", "% Time;", "line 19: expected a header that ends in '% TimeStamp;"),
@@ -168,7 +168,9 @@ def test_a_file_cut_short_is_named(tmp_path: Path) -> None:
 
 def test_another_trials_header_and_unknown_names_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path, everything(), said="Subject_04_ADL_Walking_1")
-    with pytest.raises(CommunisError, match=r"line 3: is Subject_04_ADL_Walking_1, the file name"):
+    with pytest.raises(
+        CommunisError, match=r"line 3: the header is of Subject_04_ADL_Walking_1, the file name"
+    ):
         only(tmp_path)
     path.rename(path.with_name("UMAFall_Subject_04_ADL_Flying_1_2016-06-13_12-58-50.csv"))
     with pytest.raises(CommunisError, match=r"Flying.*one of the activities Aplausing"):

@@ -54,7 +54,7 @@ def test_a_file_that_contradicts_its_path_is_refused_unless_told(
     tmp_path: Path, field: str, value: str
 ) -> None:
     write(tmp_path, 1, 5, 2, {field: value})
-    with pytest.raises(CommunisError, match=r"a5t2\.mat: says it is .* data\.check = false"):
+    with pytest.raises(CommunisError, match=r"a5t2\.mat: its fields state .* data\.check = false"):
         list(UscHad(folder=str(tmp_path)).open().recordings)
     [recording] = UscHad(folder=str(tmp_path), check=False).open().recordings
     assert (recording.subject, recording.target, recording.trial) == (1, 4, 2)
@@ -72,7 +72,7 @@ def test_a_field_that_is_no_number_is_named(tmp_path: Path) -> None:
     with pytest.raises(CommunisError, match=r"a5t2\.mat: trial is 'two'"):
         list(UscHad(folder=str(tmp_path)).open().recordings)
     write(tmp_path, 1, 5, 2, {"trial": None})
-    with pytest.raises(CommunisError, match=r"a5t2\.mat: trial is nothing"):
+    with pytest.raises(CommunisError, match=r"a5t2\.mat: trial is empty"):
         list(UscHad(folder=str(tmp_path)).open().recordings)
 
 

@@ -60,7 +60,7 @@ def test_pose_is_the_target(tmp_path: Path) -> None:
     assert recording.target.values.shape == (60, 60)
     assert recording.target.rate == 20
     path.unlink()
-    with pytest.raises(CommunisError, match=r"its pose is missing, there is no .*a1_s3_t1_skel"):
+    with pytest.raises(CommunisError, match=r"its pose is missing: there is no .*a1_s3_t1_skel"):
         list(source.open().recordings)
 
 
@@ -77,7 +77,7 @@ def test_action_and_pose_at_once(tmp_path: Path) -> None:
     np.testing.assert_allclose(piece.target[:, 0], 26)
     np.testing.assert_allclose(piece.target[:, 1:], pose, rtol=1e-5)
     path.unlink()
-    with pytest.raises(CommunisError, match=r"its pose is missing, there is no .*a27_s3_t1_skel"):
+    with pytest.raises(CommunisError, match=r"its pose is missing: there is no .*a27_s3_t1_skel"):
         list(source.open().recordings)
 
 
@@ -107,7 +107,7 @@ def test_settings_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(CommunisError, match=r"inputs: no 'rgb'; there are acc"):
         UtdMhad(inputs=("rgb",))
     for target in ("pose", "all"):
-        with pytest.raises(CommunisError, match="skeleton cannot be input"):
+        with pytest.raises(CommunisError, match="skeleton cannot be an input"):
             UtdMhad(inputs=("skeleton",), target=target)
     with pytest.raises(CommunisError, match=r"pixels must divide .* got \(25, 32\)"):
         UtdMhad(pixels=(25, 32))

@@ -77,12 +77,12 @@ def test_spoilt_files_are_named_with_their_line(tmp_path: Path) -> None:
     refused("\n".join(lines), "line 3: NaN or infinity")
     refused("", "empty or was cut short")
     lines = good.splitlines()
-    refused("\n".join(lines[:50] + lines[51:]), "198 rows; the official file has 199")
-    refused("\n".join(lines[:50] + lines[49:]), "200 rows; the official file has 199")
+    refused("\n".join(lines[:50] + lines[51:]), "198 rows, expected 199")
+    refused("\n".join(lines[:50] + lines[49:]), "200 rows, expected 199")
 
 
 def test_resampling_rows_is_refused() -> None:
-    with pytest.raises(CommunisError, match=r"data\.rate must stay 0"):
+    with pytest.raises(CommunisError, match=r"data\.rate must be 0"):
         Wical(rate=50)
 
 

@@ -10,7 +10,7 @@ import pytest
 from communis.data.world import lidar, radar, ranging
 from communis.data.world.body import AT, BONES, RADIUS, Array
 from communis.data.world.people import Crowd, People
-from communis.data.world.points import looked, packed
+from communis.data.world.points import packed, without_empty
 from communis.data.world.ranging import Capsules
 from tests.unit.data.world.figures import crowd, looking_ahead, plain_room, row, sliding, statue
 
@@ -162,7 +162,7 @@ def test_nobody_means_one_point_at_the_sensor() -> None:
 def test_only_clouds_without_a_point_are_marked() -> None:
     clouds = np.full((2, 4, 3), np.nan, np.float32)
     clouds[1, :, 0] = (1, 2, 3, 0.5)
-    found = looked(clouds.copy(), 7.0)
+    found = without_empty(clouds.copy(), 7.0)
     assert saw_nothing(found[:1], 7.0)
     np.testing.assert_array_equal(found[1], clouds[1])
 
