@@ -14,7 +14,7 @@ import threading
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tomli_w
 
-from communis import CommunisError, Run
-from communis.cli.jobs import Job, show
+from communis import CommunisError
+from communis.cli.jobs import View, show
 from communis.core.plugins import find, names
 from communis.data.sources.synthetic import Synthetic
 from communis.models.zoo import ZOO
@@ -33,7 +33,9 @@ from communis.results.compare import collect
 from communis.results.finished import read
 from communis.results.verdict import verdict
 from communis.run.config import Config, cells
-from tests.unit.folders import forge_digest, seal
+from communis.run.folder import RECORDS, RunFolder
+from communis.run.jobs import Job
+from tests.unit.folders import forge_rows, rows_of, seal
 
 LONGEST = 2000  # characters of a refusal
 PATIENCE = 4.0  # seconds after which a configuration counts as one that runs
@@ -159,17 +161,7 @@ def _go(path: Path, folder: Path) -> None:
     job = Job(config, folder / "run", str(path))
     with job.named():
         fleet = config.make_fleet()
-        run = Run(
-            fleet,
-            config.make_method(),
-            replace(config.run, workers=1),
-            folder=job.folder,
-            config=config.to_toml(),
-            topology=config.make_topology(fleet),
-            rule=config.robust.make(),
-            privacy=config.privacy,
-        )
-    with run:
+    with job.open(fleet, workers=1) as run:
         next(iter(run), None)
     if config.run.rounds:
         Job(cells(str(job.folder / "config.toml"), alone=True)[""], job.folder).finished  # noqa: B018
@@ -186,14 +178,19 @@ def damaged(folder: Path, rng: np.random.Generator, forged: bool = False) -> Pat
         ".jsonl": _edited_lines,
         ".toml": _edited_toml,
         ".parquet": _edited_table,
+        ".arrows": _edited_rows,
     }
     ways += [edited[path.suffix]] * 6 if path.suffix in edited else []
+    records = folder / RECORDS
+    if not records.exists():  # a table alone: nothing says where its rows lie
+        ways = [way for way in ways if way is not _edited_rows]
     way = ways[int(rng.integers(len(ways)))]
+    said = records.read_bytes() if way is _edited_rows else b""
     way(path, rng)
+    if way is _edited_rows and not forged:
+        records.write_bytes(said)
     if forged and way in (_edited_json, _edited_lines):
         seal(path)
-    if forged and way is _edited_table and path.parent != folder:
-        forge_digest(path)
     return path
 
 
@@ -210,7 +207,7 @@ def look(folder: Path) -> str:
 
 def _report(folder: Path) -> None:
     page = folder.parent / "page.html"
-    show(collect([folder]), page, "", None, (), "x", quiet=True, json=True)
+    show(collect([folder]), page, View("x", quiet=True, json=True))
 
 
 def _resume(folder: Path) -> None:
@@ -219,11 +216,7 @@ def _resume(folder: Path) -> None:
     with job.named():
         if job.finished:
             return
-        fleet = config.make_fleet()
-        run = Run(fleet, config.make_method(), replace(config.run, workers=1), folder=folder,
-                  config=config.to_toml(), topology=config.make_topology(fleet),
-                  rule=config.robust.make(), privacy=config.privacy)  # fmt: skip
-        with run:
+        with job.open(config.make_fleet(), workers=1) as run:
             next(iter(run), None)
 
 
@@ -415,13 +408,8 @@ def _edited_table(path: Path, rng: np.random.Generator) -> None:
     """Another type of a column, one more or less, other values, or no rows."""
     table = pq.read_table(path)
     at = int(rng.integers(table.num_columns))
-    name, rows = table.column_names[at], table.num_rows
-    others = (
-        pa.array(["x"] * rows), pa.array([-1] * rows, pa.int64()), pa.array([float("nan")] * rows),
-        pa.array([None] * rows, pa.int32()), pa.array([10**17] * rows), pa.array([[1]] * rows),
-        pa.array([b"\xff"] * rows), pa.array([True] * rows), pa.array(["\x1b[31m"] * rows),
-        pa.array([None] * rows, pa.string()), pa.array([float("inf")] * rows),
-    )  # fmt: skip
+    name = table.column_names[at]
+    others = _columns(table.num_rows)
     kind = int(rng.integers(6))
     if kind == 0:
         table = table.drop_columns([name])
@@ -432,3 +420,29 @@ def _edited_table(path: Path, rng: np.random.Generator) -> None:
     else:
         table = table.set_column(at, name, _one(rng, others))
     pq.write_table(table, path)
+
+
+def _edited_rows(path: Path, rng: np.random.Generator) -> None:
+    """Other values of a column in a round, or no rows, as the records then say."""
+    rounds = [r.round for r in RunFolder(path.parent).records() if path.stem in r.tables]
+    round = rounds[int(rng.integers(len(rounds)))]
+    table = rows_of(path, round)
+    at = int(rng.integers(table.num_columns))
+    column = table.schema[at]
+    other = _one(rng, _columns(table.num_rows))
+    try:
+        other = other.cast(column.type)
+    except pa.ArrowException:  # the file holds columns of given types only
+        table = table.slice(0, 0)
+        other = pa.array([], column.type)
+    forge_rows(path, round, table.set_column(at, column.name, other))
+
+
+def _columns(rows: int) -> Sequence[pa.Array]:
+    """Columns that a table may not expect."""
+    return (
+        pa.array(["x"] * rows), pa.array([-1] * rows, pa.int64()), pa.array([float("nan")] * rows),
+        pa.array([None] * rows, pa.int32()), pa.array([10**17] * rows), pa.array([[1]] * rows),
+        pa.array([b"\xff"] * rows), pa.array([True] * rows), pa.array(["\x1b[31m"] * rows),
+        pa.array([None] * rows, pa.string()), pa.array([float("inf")] * rows),
+    )  # fmt: skip

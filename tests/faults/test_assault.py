@@ -43,6 +43,7 @@ def kind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, f"tests.faults.assault.{PLANTED}", module)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("last", "result", "word"),
     [(1, "traceback", "an oversight"), (2, "traceback", "-9"), (3, "hang", "0.5 s")],

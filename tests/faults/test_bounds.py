@@ -55,9 +55,12 @@ def test_a_report_reads_one_metric_of_all_rounds_at_most(
     assert max(scores) <= max(of_one_metric, of_one_round)
 
 
-def test_tables_of_rounds_that_are_not_asked_for_are_not_opened(tmp_path: Path) -> None:
+def test_rows_of_rounds_that_are_not_asked_for_are_not_read(tmp_path: Path) -> None:
     (run,) = collect([long_run(tmp_path / "a")])
-    (tmp_path / "a" / "scores" / "000002.parquet").write_bytes(b"damaged")
+    path = tmp_path / "a" / "scores.arrows"
+    hurt = bytearray(path.read_bytes())
+    hurt[folders.block_of(path, 2).start] ^= 1
+    path.write_bytes(hurt)
     assert set(run.last_scores["round"]) == {ROUNDS}
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from communis import CommunisError
 from communis.cli.main import main
 from communis.core import memory
+from communis.exchange.privacy.central import central_of
 from communis.run.config import load
 from tests.faults.hostile_configs import BASE, attempt, hostile
 
@@ -181,7 +182,7 @@ class Pressed:
         if name == "torch":
             os.kill(os.getpid(), signal.{name})
 sys.meta_path.insert(0, Pressed())
-sys.argv = ["communis", "resume", "nowhere"]
+sys.argv = ["communis", "run", "synthetic"]
 from communis.cli.main import main
 main()
 """
@@ -204,7 +205,7 @@ def test_rounds_without_end_are_refused_where_each_is_accounted_for(tmp_path: Pa
     (tmp_path / "config.toml").write_text(text)
     config = load(str(tmp_path / "config.toml"))
     with pytest.raises(CommunisError, match=r"got run\.rounds = 1,000,000,000,000: lower it"):
-        config.privacy.central(config.run.rounds, 0.5)
+        central_of(config.privacy, config.run.rounds, 0.5)
     assert attempt(text, tmp_path) == "refused"
 
 

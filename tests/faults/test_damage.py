@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given, settings
@@ -23,19 +22,20 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from communis import CommunisError, Fleet, Plan, Run
-from communis.cli.jobs import Job
 from communis.cli.main import app
 from communis.core import disk
 from communis.exchange.privacy.settings import PrivacyConfig
 from communis.results.compare import collect
 from communis.results.finished import read
 from communis.results.verdict import verdict
+from communis.run import tables
 from communis.run.folder import STATES, Checkpoint, RunFolder
+from communis.run.jobs import Job
 from tests.faults.hostile_configs import BASE, attempt, damaged, look
 from tests.faults.test_power_cuts import content
 from tests.fleets import make, mixed_fleet
 from tests.unit.fleet.test_gaps import lacking
-from tests.unit.folders import forge_table
+from tests.unit.folders import block_of, forge_rows, records_in, rows_of, seal, write_records
 
 NOISY = PrivacyConfig(mode="local", noise=2.0)
 FLIPS = 40  # damaged copies of one folder
@@ -73,7 +73,6 @@ def test_a_gap_in_the_records_is_refused(tmp_path: Path) -> None:
     """With a record and its log gone, epsilon would come out lower than it is."""
     run(tmp_path, privacy=True, method="fedavg")
     without_line(tmp_path / "records.jsonl", 2)
-    (tmp_path / "log" / "000002.parquet").unlink()
     with pytest.raises(CommunisError, match=r"records\.jsonl.*records of 1 and 3 only"):
         run(tmp_path, rounds=4, privacy=True, method="fedavg")
     with pytest.raises(CommunisError, match=r"records\.jsonl.*records of 1 and 3 only"):
@@ -88,7 +87,8 @@ def test_what_privacy_cost_is_in_the_checkpoint_too(tmp_path: Path) -> None:
     honest = verdict(read(tmp_path))
     assert honest.private or "left uncovered" in honest.line
     without_line(tmp_path / "records.jsonl", 3)  # the last round: no gap remains
-    (tmp_path / "log" / "000003.parquet").unlink()
+    block = block_of(tmp_path / "log.arrows", 2)
+    os.truncate(tmp_path / "log.arrows", block.end)
     with pytest.raises(CommunisError, match=r"records\.jsonl: .*round 3, .*records of 1 to 2 only"):
         read(tmp_path)
     again = run(tmp_path, privacy=True, method="fedavg")  # round 3 is done again, as it was
@@ -112,42 +112,119 @@ def test_a_lost_file_is_named(lost: str, tmp_path: Path) -> None:
     assert lost in str(result.exception)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", ["scores", "links", "log"])
 def test_a_lost_table_is_named(room: str, tmp_path: Path) -> None:
     run(tmp_path, privacy=True, method="fedavg")
-    (tmp_path / room / "000002.parquet").unlink()
-    with pytest.raises(CommunisError, match=rf"{room}/000002\.parquet: is gone"):
+    (tmp_path / f"{room}.arrows").unlink()
+    with pytest.raises(CommunisError, match=rf"{room}\.arrows: is gone.*round 1.*3 rounds"):
         read(tmp_path)
+    with pytest.raises(CommunisError, match=rf"{room}\.arrows: is gone"):
+        run(tmp_path, rounds=4, privacy=True, method="fedavg")
 
 
-def test_a_table_of_another_round_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("room", ["scores", "links", "log"])
+def test_a_table_that_was_cut_is_named(room: str, tmp_path: Path) -> None:
+    run(tmp_path, privacy=True, method="fedavg")
+    path = tmp_path / f"{room}.arrows"
+    os.truncate(path, block_of(path, 2).end - 1)
+    with pytest.raises(CommunisError, match=rf"{room}\.arrows: ends too early.*round 2.*2 rounds"):
+        read(tmp_path)
+    with pytest.raises(CommunisError, match=rf"{room}\.arrows: ends too early"):
+        run(tmp_path, rounds=4, privacy=True, method="fedavg")
+
+
+def test_rows_of_another_round_are_named(tmp_path: Path) -> None:
     run(tmp_path)
-    shutil.copy(tmp_path / "scores" / "000001.parquet", tmp_path / "scores" / "000002.parquet")
-    with pytest.raises(CommunisError, match=r"000002\.parquet: is damaged, or another one's"):
-        read(tmp_path).rows("scores")
+    path = tmp_path / "links.arrows"
+    one, two = block_of(path, 1), block_of(path, 2)
+    assert one.length == two.length
+    data = path.read_bytes()
+    first = data[one.start : one.end]
+    path.write_bytes(data[: two.start] + first + data[two.end :])
+    with pytest.raises(CommunisError, match=r"links\.arrows: is damaged, or .* round 2"):
+        read(tmp_path).rows("links")
+
+
+def test_rows_that_no_record_names_are_overwritten(tmp_path: Path) -> None:
+    """A kill between the rows and the record of a round leaves some."""
+    run(tmp_path / "whole", rounds=4)
+    run(tmp_path / "run")
+    for name in ("scores", "links", "log"):
+        with (tmp_path / "run" / f"{name}.arrows").open("ab") as file:
+            file.write(b"of a round that did not end")
+    assert len(read(tmp_path / "run").rows("scores")) > 0
+    run(tmp_path / "run", rounds=4)
+    found, expected = content(tmp_path / "run"), content(tmp_path / "whole")
+    assert found.pop("config.toml") != expected.pop("config.toml")  # it was to end after 3 rounds
+    assert found == expected
+
+
+def test_a_disk_that_was_full_leaves_no_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The round is done again in the same process, once there is room."""
+    run(tmp_path / "whole", rounds=4)
+
+    def full(path: Path, text: str) -> None:
+        raise CommunisError(f"{path}: no space left")
+
+    begun = Run(
+        mixed_fleet(seed=0),
+        make("fedper"),
+        Plan(rounds=4, workers=1),
+        folder=tmp_path / "run",
+        config=(tmp_path / "whole" / "config.toml").read_text(),
+    )
+    with begun:
+        records = iter(begun)
+        next(records)
+        with monkeypatch.context() as patch:
+            patch.setattr(disk, "append", full)
+            with pytest.raises(CommunisError, match="no space left"):
+                next(records)
+        list(begun)
+    assert content(tmp_path / "run") == content(tmp_path / "whole")
+
+
+def test_tables_are_streams_that_arrow_reads(tmp_path: Path) -> None:
+    run(tmp_path)
+    with pa.ipc.open_stream(tmp_path / "scores.arrows") as stream:
+        found = stream.read_all()
+    assert found.cast(tables.SCHEMAS["scores"]).equals(RunFolder(tmp_path).scores())
+
+
+def test_a_folder_with_a_file_per_round_is_refused(tmp_path: Path) -> None:
+    run(tmp_path)
+    records = records_in(tmp_path)
+    for record in records:
+        record["tables"] = dict.fromkeys(record["tables"], "0" * 32)
+    write_records(tmp_path, records)
+    with pytest.raises(CommunisError, match=r"records\.jsonl: was written by a version before for"):
+        read(tmp_path)
 
 
 def test_a_log_without_the_price_of_a_round_is_refused(tmp_path: Path) -> None:
     """Also if its digest is right."""
     run(tmp_path, privacy=True, method="fedavg")
-    path = tmp_path / "log" / "000002.parquet"
-    forge_table(path, pq.read_table(path).slice(0, 0))
+    path = tmp_path / "log.arrows"
+    forge_rows(path, 2, rows_of(path, 2).slice(0, 0))
     with pytest.raises(CommunisError, match="does not say what round 2 cost in privacy"):
         run(tmp_path, rounds=4, privacy=True, method="fedavg")
 
 
 @pytest.mark.slow
 def test_no_bit_of_a_table_can_change(tmp_path: Path) -> None:
-    """The checksums of parquet do not cover its footer: flipped bits there hid rows, or crashed the
-    process. Every seventh bit, so that all bytes are tried."""
+    """Flipped bits would hide rows, or crash the process. Every seventh bit, so that all bytes are
+    tried; what the file begins with is not read."""
     run(tmp_path, rounds=1)
-    path = tmp_path / "scores" / "000001.parquet"
+    path = tmp_path / "scores.arrows"
     data = path.read_bytes()
-    for bit in range(0, 8 * len(data), 7):
+    for bit in range(8 * block_of(path, 1).start, 8 * len(data), 7):
         damaged_data = bytearray(data)
         damaged_data[bit // 8] ^= 1 << bit % 8
         path.write_bytes(bytes(damaged_data))
-        with pytest.raises(CommunisError, match=r"scores/000001\.parquet: is damaged"):
+        with pytest.raises(CommunisError, match=r"scores\.arrows: is damaged"):
             RunFolder(tmp_path).scores()
 
 
@@ -158,10 +235,11 @@ EVERY_KIND = [
     "fleet.json",
     "privacy.json",
     "records.jsonl",
-    "scores/000003.parquet",
+    "scores.arrows",
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY_KIND)
 def test_a_file_of_another_run_is_refused(name: str, tmp_path: Path) -> None:
     """Two seeds write files of the same names and sizes, with good digests."""
@@ -194,15 +272,16 @@ def test_the_private_state_of_another_client_is_refused(tmp_path: Path) -> None:
         run(tmp_path, rounds=4)
 
 
+@pytest.mark.slow
 def test_files_that_do_not_belong_to_a_run_are_left_alone(tmp_path: Path) -> None:
     """Such as synchronisation tools and finders leave."""
     run(tmp_path / "whole", rounds=4)
     run(tmp_path / "run")
-    table = tmp_path / "run" / "scores" / "000002.parquet"
+    table = tmp_path / "run" / "scores.arrows"
     state = tmp_path / "run" / "clients" / "000001-000003.safetensors"
     strays = [
-        table.with_name("000002 (1).parquet"),
-        table.with_name("._000002.parquet"),
+        table.with_name("scores (1).arrows"),
+        table.with_name("._scores.arrows"),
         state.with_name("000001-000003 (1).safetensors"),
         state.with_name("copy.safetensors"),
     ]
@@ -217,6 +296,7 @@ def test_files_that_do_not_belong_to_a_run_are_left_alone(tmp_path: Path) -> Non
     assert found == expected
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="links need rights")
 @pytest.mark.parametrize("name", ["config.toml", "fleet.json", "privacy.json", "records.jsonl"])
 def test_a_link_in_a_foreign_folder_is_not_followed(name: str, tmp_path: Path) -> None:
@@ -332,6 +412,7 @@ def test_a_previous_checkpoint_of_another_run_is_not_needed(
     assert "previous.safetensors is a checkpoint of another experiment; going on" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["privacy.json", "environment.json", "records.jsonl"])
 def test_a_digest_cannot_be_removed(name: str, tmp_path: Path) -> None:
     run(tmp_path, privacy=True, method="fedavg")
@@ -350,6 +431,7 @@ def lines_of(path: Path) -> list[str]:
     return text.splitlines() if path.suffix == ".jsonl" else [text]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["", 'name = "a"\nseed = 0\n', "[run]\nrounds = 3\n"])
 def test_lost_settings_are_not_the_default_experiment(text: str, tmp_path: Path) -> None:
     run(tmp_path)
@@ -361,8 +443,8 @@ def test_lost_settings_are_not_the_default_experiment(text: str, tmp_path: Path)
 
 def test_a_log_that_lost_a_round_is_refused(tmp_path: Path) -> None:
     run(tmp_path, privacy=True, method="fedavg")
-    (tmp_path / "log" / "000002.parquet").unlink()
-    with pytest.raises(CommunisError, match=r"log/000002\.parquet: cannot be read"):
+    (tmp_path / "log.arrows").unlink()
+    with pytest.raises(CommunisError, match=r"log\.arrows: is gone"):
         run(tmp_path, rounds=4, privacy=True, method="fedavg")
 
 
@@ -506,12 +588,14 @@ def test_damage_is_found_or_does_no_harm(
 
 def test_a_damaged_table_is_named(tmp_path: Path) -> None:
     run(tmp_path)
-    path = tmp_path / "scores" / "000002.parquet"
-    path.write_bytes(path.read_bytes()[:50])
+    path = tmp_path / "scores.arrows"
+    hurt = bytearray(path.read_bytes())
+    hurt[block_of(path, 2).end - 9] ^= 1
+    path.write_bytes(hurt)
     (tmp_path / "config.toml").write_text(
         'seed = 0\n[method]\nname = "fedper"\n[run]\nrounds = 3\n'
     )
-    with pytest.raises(CommunisError, match=r"scores/000002\.parquet: is damaged"):
+    with pytest.raises(CommunisError, match=r"scores\.arrows: is damaged, or .* of round 2"):
         collect([tmp_path])[0].scores  # noqa: B018 - reading is what is tested
 
 
@@ -532,8 +616,8 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
         ("records.jsonl", b'{"round": 1}\n{"round": 2}\n'),
         ("records.jsonl", b'{"round": 1, "of": "a newer version"}\n{}\n'),
         ("records.jsonl", b"\xff\xff\n\xff\n"),
-        ("scores/000003.parquet", b"PAR1"),
-        ("scores/000003.parquet", b""),
+        ("scores.arrows", b"PAR1"),
+        ("scores.arrows", b""),
         ("config.toml", b'seed = 1\n[method]\nname = "a"\n[run]\nrounds = inf\n'),
         ("config.toml", b'seed = 1\n[method]\nname = "a"\n[run]\neval_every = "x"\n'),
         ("environment.json", b"{"),
@@ -561,6 +645,7 @@ def test_a_folder_that_cannot_be_read_is_one_line(
     assert "\n" not in str(result.exception).strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -591,7 +676,6 @@ def test_a_record_with_other_values_is_one_line(key: str, value: object, tmp_pat
         ("links", "sender", pa.array([10**17])),
         ("links", "round", pa.nulls(1, pa.int64())),
         ("log", "round", pa.nulls(1, pa.int32())),
-        ("scores", "class", pa.array(["\x1b[31m"])),
         ("clock", "up", pa.array([float("inf")])),
         ("clock", "joules", pa.array([float("nan")])),
     ],
@@ -600,10 +684,10 @@ def test_a_table_with_other_values_is_one_line(
     room: str, column: str, values: pa.Array, tmp_path: Path
 ) -> None:
     run(tmp_path, privacy=True, method="fedavg", devices=("relief-full",) * 5)
-    path = tmp_path / room / "000003.parquet"
-    table = pq.read_table(path)
+    path = tmp_path / f"{room}.arrows"
+    table = rows_of(path, 3)
     row = pa.concat_arrays([values] * table.num_rows)
-    forge_table(path, table.set_column(table.column_names.index(column), column, row))
+    forge_rows(path, 3, table.set_column(table.column_names.index(column), column, row))
     with pytest.raises(CommunisError, match=room) as caught:
         read(tmp_path).rows(room)
     assert str(caught.value).isprintable()
@@ -620,16 +704,18 @@ def test_a_run_that_was_made_in_python_can_be_shown(tmp_path: Path) -> None:
 def test_counts_that_are_none_are_refused(tmp_path: Path) -> None:
     """Scores of all windows together are made of counts."""
     run(tmp_path)
-    for path in (tmp_path / "scores").iterdir():
-        table = pq.read_table(path)
+    path = tmp_path / "scores.arrows"
+    for round in (1, 2, 3):
+        table = rows_of(path, round)
         for name in ("value", "support"):
             column = table.column_names.index(name)
             table = table.set_column(column, name, pa.array([0] * table.num_rows))
-        forge_table(path, table)
+        forge_rows(path, round, table)
     with pytest.raises(CommunisError, match="some are no numbers of windows"):
         read(tmp_path).final("macro_f1_pooled")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value"),
     [("mode", "no such"), ("clients", 10**12), ("tensors", [{}]), ("settings", {}), ("leaks", 3)],
@@ -646,10 +732,10 @@ def test_an_account_by_which_nothing_can_be_reckoned(
 
 def test_a_price_of_privacy_that_is_no_number_is_refused(tmp_path: Path) -> None:
     run(tmp_path, privacy=True, method="fedavg")
-    path = tmp_path / "log" / "000002.parquet"
-    table = pq.read_table(path)
+    path = tmp_path / "log.arrows"
+    table = rows_of(path, 2)
     nothing = pa.array([float("nan")] * table.num_rows)
-    forge_table(path, table.set_column(table.column_names.index("value"), "value", nothing))
+    forge_rows(path, 2, table.set_column(table.column_names.index("value"), "value", nothing))
     with pytest.raises(CommunisError, match=r"log: privacy/mu is nan"):
         verdict(read(tmp_path))
 
@@ -709,9 +795,13 @@ def test_no_loss_of_records_and_logs_lowers_epsilon(mode: str, tmp_path: Path) -
         shutil.copytree(whole, folder)
         text = "".join(line for round, line in enumerate(lines, 1) if round in kept)
         (folder / "records.jsonl").write_text(text)
+        log = folder / "log.arrows"
+        data = bytearray(log.read_bytes())
         for round in rounds:
+            block = block_of(whole / "log.arrows", round)
             if round not in logged:
-                (folder / "log" / f"{round:06d}.parquet").unlink()
+                data[block.start : block.end] = bytes(block.length)
+        log.write_bytes(data)
         found = None
         with suppress(CommunisError):  # a gap in the records, or none left
             found = verdict(read(folder))
@@ -719,3 +809,112 @@ def test_no_loss_of_records_and_logs_lowers_epsilon(mode: str, tmp_path: Path) -
             promised += 1
             assert found.epsilon >= honest.epsilon, (kept, logged, found.line)
     assert promised >= 1
+
+
+def test_lost_checkpoints_are_named(tmp_path: Path) -> None:
+    """To begin anew would remove all records."""
+    run(tmp_path)
+    before = (tmp_path / "records.jsonl").read_bytes()
+    for name in ("checkpoint", "previous"):
+        (tmp_path / f"{name}.safetensors").unlink()
+    with pytest.raises(CommunisError, match=r"checkpoint\.safetensors: is gone, .* of 3 rounds"):
+        run(tmp_path)
+    assert (tmp_path / "records.jsonl").read_bytes() == before
+
+
+def test_an_older_checkpoint_without_its_private_states_costs_nothing(tmp_path: Path) -> None:
+    """Later rounds were removed before anybody saw that it could not be continued."""
+    run(tmp_path / "run", rounds=4)
+    run(tmp_path / "older", rounds=2)
+    shutil.copy(tmp_path / "older" / "checkpoint.safetensors", tmp_path / "run")
+    previous = (tmp_path / "run" / "previous.safetensors").read_bytes()
+    (tmp_path / "run" / "previous.safetensors").unlink()
+    before = content(tmp_path / "run")
+    with pytest.raises(CommunisError, match=r"000002\.safetensors: the private state .* is gone"):
+        run(tmp_path / "run", rounds=4)
+    assert content(tmp_path / "run") == before
+    (tmp_path / "run" / "previous.safetensors").write_bytes(previous)
+    assert run(tmp_path / "run", rounds=4).round == 4
+
+
+def test_a_lost_account_of_privacy_is_named(tmp_path: Path) -> None:
+    """A run that goes on would name what leaks from then on only."""
+    run(tmp_path, privacy=True, method="fedavg")
+    (tmp_path / "privacy.json").unlink()
+    with pytest.raises(CommunisError, match=r"privacy\.json: is gone, so what left"):
+        run(tmp_path, rounds=4, privacy=True, method="fedavg")
+    with pytest.raises(CommunisError, match=r"privacy\.json: is gone, so what left"):
+        verdict(read(tmp_path))
+
+
+def test_an_older_account_of_privacy_is_refused(tmp_path: Path) -> None:
+    run(tmp_path, privacy=True, method="fedavg")
+    path = tmp_path / "privacy.json"
+    content = json.loads(path.read_text())
+    content["arrays"] = content["arrays"][1:]
+    path.write_text(json.dumps(content))
+    seal(path)
+    with pytest.raises(CommunisError, match=r"privacy\.json names \d+ arrays .* an older copy"):
+        run(tmp_path, rounds=4, privacy=True, method="fedavg")
+    found = verdict(read(tmp_path))
+    assert not found.private
+    assert "privacy.json is an older copy: more left than it names" in found.reasons
+
+
+def test_the_digest_of_the_fleet_cannot_be_removed(tmp_path: Path) -> None:
+    run(tmp_path)
+    path = tmp_path / "fleet.json"
+    content = json.loads(path.read_text())
+    del content["digest"]
+    content["clients"][0]["windows"] = 1
+    path.write_text(json.dumps(content))
+    with pytest.raises(CommunisError, match=r"fleet\.json: .* digest .* is missing"):
+        read(tmp_path).fleet  # noqa: B018 - reading is what is tested
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights")
+@pytest.mark.parametrize("name", ["lock", "records.jsonl", "clients", "scores", "log"])
+def test_a_link_that_leads_out_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
+    """What is written there would be written elsewhere, and half-written files removed."""
+    outside = tmp_path / "mine"
+    outside.mkdir()
+    (outside / "download.partial").write_text("mine")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    file = name in ("lock", "records.jsonl")
+    (folder / name).symlink_to(outside / "not yet" if file else outside)
+    with pytest.raises(CommunisError, match=rf"run/{name}: is a link"):
+        run(folder)
+    assert [path.name for path in outside.iterdir()] == ["download.partial"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights")
+def test_a_run_that_is_a_link_is_not_removed(tmp_path: Path) -> None:
+    run(tmp_path / "run")
+    before = content(tmp_path / "run")
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    with pytest.raises(CommunisError, match="link: is a link, so its results are not removed"):
+        RunFolder(tmp_path / "link").remove()
+    assert content(tmp_path / "run") == before
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_private_states_of_clients_that_there_are_not_are_left_alone(tmp_path: Path) -> None:
+    run(tmp_path)
+    stray = tmp_path / "clients" / "000099-000003.safetensors"
+    stray.write_bytes(b"not of this run")
+    run(tmp_path, rounds=4)
+    assert stray.read_bytes() == b"not of this run"
+
+
+def test_garbled_records_before_the_first_checkpoint_are_no_obstacle(tmp_path: Path) -> None:
+    """A power cut may leave anything in what was not synced."""
+    (tmp_path / "records.jsonl").write_bytes(b"\0\0\0\n{")
+    made = Run(
+        mixed_fleet(),
+        make("fedavg"),
+        Plan(rounds=2, workers=1, checkpoint_every=2),
+        folder=tmp_path,
+    )
+    with made:
+        assert [record.round for record in made] == [1, 2]

@@ -32,6 +32,7 @@ from communis.data.sources.reli11d import Reli11d
 from communis.data.sources.stress_predict import StressPredict, sheet
 from communis.data.sources.umafall import Umafall
 from communis.data.sources.wifi_csi import WifiCsi
+from communis.fleet.device.profiles import load
 from tests.faults.hostile_files import (
     MANIFEST,
     Case,
@@ -141,7 +142,7 @@ def own(folder: Path, manifest: str) -> Callable[[Path], object]:
 
 
 def test_an_array_larger_than_its_file_is_not_built(tmp_path: Path) -> None:
-    said = r"\.npy: announces .* of shape .*1000000000000000.*, and holds 8"
+    said = r"\.npy: .*announces .* of shape .*1000000000000000.*, but it holds 8"
     path = npy(tmp_path / "a.npy", (10**15, 3))
     for mapped in (True, False):
         with pytest.raises(CommunisError, match=said):
@@ -222,7 +223,7 @@ def test_odd_columns_of_a_workbook(tmp_path: Path, place: str) -> None:
     with zipfile.ZipFile(path, "w") as parts:
         parts.writestr("xl/sharedStrings.xml", "<sst/>")
         parts.writestr("xl/worksheets/sheet1.xml", f"<worksheet>{cells}</worksheet>")
-    with pytest.raises(CommunisError, match=r"log\.xlsx: .*a cell at .*expected like B7"):
+    with pytest.raises(CommunisError, match=r"log\.xlsx: .*a cell at .*expected B7 or similar"):
         sheet(path)
 
 
@@ -249,7 +250,7 @@ def test_time_stamps_that_ask_for_a_grid_beyond_memory(tmp_path: Path) -> None:
     stamps = [*range(0, 1000, 50), 10**15]
     path = made_umafall.write(tmp_path, made_umafall.samples(1, 0, stamps), sensors=(0, 1))
     with pytest.raises(
-        CommunisError, match=r"Walking.*\.csv: chest_acc: .*a steady grid of 1e\+12"
+        CommunisError, match=r"Walking.*\.csv: chest_acc: .*a regular grid of 1e\+12"
     ):
         read_by(Umafall(folder=str(tmp_path)))(path)
 
@@ -366,6 +367,7 @@ def test_a_file_that_crashes_its_reader_is_named(mat: Path) -> None:
     assert "x" in matlab(mat)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh")
 def test_a_file_that_is_never_read_to_its_end_is_named(
     mat: Path, monkeypatch: pytest.MonkeyPatch
@@ -410,6 +412,7 @@ def test_a_pickle_of_few_bytes_that_takes_all_memory_is_named(
     apart.pickles.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_has_a_reader_of_its_own(mat: Path) -> None:
     matlab(mat)
@@ -461,3 +464,38 @@ def test_damaged_archives_are_unpacked_or_named(tmp_path: Path) -> None:
     assert 0 < said.count("") < 400
     assert all(text.isprintable() for text in said)
     assert escaped(tmp_path) == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights")
+def test_a_link_in_place_of_the_manifest_is_not_followed(tmp_path: Path) -> None:
+    """`communis data init` writes into a folder that may be somebody else's."""
+    outside = tmp_path / "mine"
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    (folder / "s01.csv").write_text("time,x\n0,1\n1,2\n2,3\n")
+    (folder / "communis.toml").symlink_to(outside)
+    path, _ = write_manifest(folder)
+    assert not outside.exists()
+    assert path.is_file()
+    assert not path.is_symlink()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such device")
+def test_device_profiles_are_read_from_files_only() -> None:
+    """A configuration from elsewhere may name a device that never ends."""
+    with pytest.raises(CommunisError, match="/dev/zero: expected a TOML file"):
+        load(Path("/dev/zero"))
+
+
+def test_braces_in_names_of_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / "s{subject}_{0}.csv").write_text("time,x\n0,1\n1,2\n2,3\n")
+    with pytest.raises(CommunisError, match=r"\{0\} in .* rename these files"):
+        write_manifest(tmp_path)
+
+
+def test_bytes_that_are_no_words_are_named(tmp_path: Path) -> None:
+    times = [0.0, 1.0, 2.0]
+    table = pa.table({"time": times, "x": [b"\xff"] * len(times), "label": ["a"] * len(times)})
+    pq.write_table(table, tmp_path / "s01.parquet")
+    with pytest.raises(CommunisError, match=r"s01\.parquet: column 'x' does not hold words"):
+        write_manifest(tmp_path)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from communis import CommunisError, Run
+from communis.core import disk
 from tests.faults.test_power_cuts import content
 from tests.faults.test_resume import started
 
@@ -131,3 +132,33 @@ def test_a_run_can_go_on_in_the_same_process(
     with run:
         list(run)
     assert content(tmp_path / "run") == content(tmp_path / "whole")
+
+
+def test_half_a_line_does_not_stay_when_writing_it_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one would follow it in the same line."""
+    path = tmp_path / "records.jsonl"
+    disk.append(path, "one\n")
+    opened = Path.open
+
+    class Interrupted:
+        def __init__(self, file: Any) -> None:
+            self.file = file
+
+        def __enter__(self) -> Interrupted:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.file.close()
+
+        def write(self, data: bytes) -> None:
+            self.file.write(data[:2])
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", lambda *arguments: Interrupted(opened(*arguments)))
+        with pytest.raises(KeyboardInterrupt):
+            disk.append(path, "two\n")
+    disk.append(path, "three\n")
+    assert path.read_text() == "one\nthree\n"

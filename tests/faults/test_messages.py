@@ -83,7 +83,7 @@ def test_a_hostile_message_costs_its_sender_the_round(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["fields", "fields in disguise"])
 def test_many_fields_are_refused_before_they_are_built(name: str) -> None:
-    with pytest.raises(wire.WireError, match=f"at most {wire.MAX_FIELDS} may be"):
+    with pytest.raises(wire.WireError, match=f"at most {wire.MAX_FIELDS} are allowed"):
         wire.load(HOSTILE[name])
 
 
@@ -91,7 +91,7 @@ def test_an_array_has_at_most_eight_dimensions() -> None:
     """By a limit of our own: torch itself takes 64."""
     name = "w/head.out.bias"
     assert wire.load(file_of({name: entry([1] * 8, 4)}, bytes(4)))[name].ndim == 8
-    with pytest.raises(wire.WireError, match=f"{name} has 9 dimensions, at most 8 may be"):
+    with pytest.raises(wire.WireError, match=f"{name} has 9 dimensions; at most 8 are allowed"):
         wire.load(file_of({name: entry([1] * 9, 4)}, bytes(4)))
 
 

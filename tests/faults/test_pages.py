@@ -11,6 +11,7 @@ from contextlib import suppress
 from html.parser import HTMLParser
 from itertools import cycle, islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -24,10 +25,11 @@ from communis.cli.terminal import Display, out, results
 from communis.core.errors import visible
 from communis.exchange.messages import Link
 from communis.results.compare import Finished, collect
-from communis.results.report.labelled_points import Spot, spots
+from communis.results.report.labelled_points import Point, point_chart
 from communis.results.report.page import render, write
 from communis.results.wording.scores import default_metric
 from communis.results.wording.warnings import warnings
+from communis.run.folder import RunFolder
 from tests.faults.test_damage import run
 from tests.unit import folders, relief_like
 from tests.unit.results.report import (
@@ -193,9 +195,9 @@ def shown(runs: list[Finished]) -> str:
 @pytest.fixture(scope="module")
 def clean(homes: dict[str, Path]) -> Page:
     """All of these pages in one, with what is drawn of long names only."""
-    long = [Spot("a long name" * 3, "#000", 1.0, 1.0, 0.1, 0.1)] * 3
+    long = [Point("a long name" * 3, "#000", 1.0, 1.0, 0.1, 0.1)] * 3
     pages = [shown(collect([home])) for home in homes.values()]
-    return Page("".join([*pages, spots(long, [], "t", "x", "y", least=(0.0, 2.0))]))
+    return Page("".join([*pages, point_chart(long, [], "t", "x", "y", least=(0.0, 2.0))]))
 
 
 @pytest.mark.slow
@@ -278,7 +280,10 @@ def in_toml(path: Path) -> Iterator[tuple[str, Poison]]:
 
 
 def in_table(path: Path) -> Iterator[tuple[str, Poison]]:
-    table = pq.read_table(path)
+    """Texts of a table; of those of a run, in its last round."""
+    trace = path.name == "availability.parquet"
+    last = RunFolder(path.parent).records()[-1].round
+    table = pq.read_table(path) if trace else folders.rows_of(path, last)
     for column in table.schema:
         if not pa.types.is_string(column.type) and not pa.types.is_dictionary(column.type):
             continue
@@ -292,12 +297,12 @@ def in_table(path: Path) -> Iterator[tuple[str, Poison]]:
                 where = table.schema.get_field_index(column.name)
                 one = pa.array(changed).cast(column.type)
                 poisoned = table.set_column(where, column, one)
-                if path.name == "availability.parquet":
+                if trace:
                     pq.write_table(poisoned, path)
                 else:
-                    folders.forge_table(path, poisoned)
+                    folders.forge_rows(path, last, poisoned)
 
-            yield f"{path.parent.name}/{path.name}: {column.name} {chosen}", poison
+            yield f"{path.name}: {column.name} {chosen}", poison
 
 
 def poisons(folder: Path) -> Iterator[tuple[Path, str, Poison]]:
@@ -307,8 +312,9 @@ def poisons(folder: Path) -> Iterator[tuple[Path, str, Poison]]:
             yield from ((folder / name, *found) for found in in_json(folder / name))
     yield from ((folder / "config.toml", *found) for found in in_toml(folder / "config.toml"))
     for room in ("scores", "log", "pairs"):
-        if tables := sorted(folder.glob(f"{room}/*.parquet")):
-            yield from ((tables[-1], *found) for found in in_table(tables[-1]))
+        path = folder / f"{room}.arrows"
+        if path.exists():
+            yield from ((path, *found) for found in in_table(path))
     if (folder / "availability.parquet").exists():
         path = folder / "availability.parquet"
         yield from ((path, *found) for found in in_table(path))
@@ -343,10 +349,12 @@ def test_every_text_of_a_folder_is_shown_as_text(
     payloads, live = cycle(PAYLOADS), 0
     for path, what, poison in islice(found, 0, None, step):
         whole = path.read_bytes()
+        records = (folder / "records.jsonl").read_bytes()  # they name the rows of tables
         payload = next(payloads)
         poison(payload)
         with suppress(CommunisError):
             live += check(collect([home]), clean, f"{what} with {payload!r}")
+        (folder / "records.jsonl").write_bytes(records)
         path.write_bytes(whole)
     assert live > 3
 
@@ -421,6 +429,15 @@ def test_commands_show_names_as_they_are(command: list[str], tmp_path: Path) -> 
     assert visible(found.output) == found.output
 
 
+@pytest.mark.parametrize("table", [{"variant": "m\n1 run is private"}, {"cell": {"a\nb": "c"}}])
+def test_a_name_of_two_lines_is_refused(table: dict[str, Any], tmp_path: Path) -> None:
+    path = folders.write(tmp_path / "a", "m", 0, {"test.accuracy": [{0: 0.5}]})
+    config = tomllib.loads((path / "config.toml").read_text())
+    (path / "config.toml").write_text(toml({**config, **table}))
+    with pytest.raises(CommunisError, match=r"config.toml: \w+.*: a line break in "):
+        collect([path])
+
+
 def test_refusals_name_files_as_they_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -432,11 +449,17 @@ def test_refusals_name_files_as_they_are(
 
 def test_the_bar_shows_labels_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(out, "_force_terminal", True)
-    with out.capture() as said, Display(3, "", json_lines=False, quiet=False) as display:
-        display.begin(STEERING)
-        assert display._bar is not None
-        task = display._bar.tasks[0]
-        columns = [column for column in display._bar.columns if hasattr(column, "markup")]
-        drawn = [str(column(task)) for column in columns]
-    assert WRITTEN in drawn
-    assert "\x07" not in said.get()
+    config = SimpleNamespace(run=SimpleNamespace(rounds=3))
+    job: Any = SimpleNamespace(label=STEERING, folder=Path("a"), config=config)
+    for at_once in (1, 2):
+        with (
+            out.capture() as said,
+            Display([job], "", json_lines=False, quiet=False, at_once=at_once) as display,
+        ):
+            display.begin(job)
+            assert display._bar is not None
+            task = display._bar.tasks[-1]
+            columns = [column for column in display._bar.columns if hasattr(column, "markup")]
+            drawn = [str(column(task)) for column in columns]
+        assert WRITTEN in drawn
+        assert "\x07" not in said.get()

@@ -132,7 +132,12 @@ def test_what_a_checkpoint_relies_on_is_synced_before_it(
             assert not [path for name, path in done[:checkpoint] if name == "remove"]
             if round == 1:
                 assert {tmp_path, tmp_path / "new", tmp_path / "new" / "newer"} <= synced
-                assert {folder, folder / "clients", folder / "links", folder / "log"} <= synced
+                assert {
+                    folder,
+                    folder / "clients",
+                    folder / "links.arrows",
+                    folder / "log.arrows",
+                } <= synced
             removes = [path for name, path in done[checkpoint:] if name == "remove"]
             assert bool(removes) == (round == 3)  # the states of two checkpoints are kept
             before = set(folder.rglob("*"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -16,6 +17,8 @@ import pytest
 
 from communis import CommunisError, FedAvg, Plan, Run
 from communis.cli import main as cli
+from communis.core import disk
+from communis.core.claim import Claim
 from communis.core.scratch import Scratch
 from tests.fleets import mixed_fleet
 
@@ -58,6 +61,8 @@ sys.stdin.read()
 KEEPS = """
 import sys
 from pathlib import Path
+from communis.core import disk
+from communis.core.claim import Claim
 from communis.core.scratch import Scratch
 scratch = Scratch(Path(sys.argv[1]))
 print(scratch.path, flush=True)
@@ -224,3 +229,55 @@ def test_a_mistake_of_ours_without_room_for_its_traceback(
     assert "ZeroDivisionError: an oversight" in said
     assert "its traceback could not be written: No such file or directory" in said
     assert "Traceback" not in said
+
+
+OPENS = """
+import sys
+from pathlib import Path
+from communis.core.claim import Claim
+Claim(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such locks")
+def test_syncing_a_folder_does_not_give_it_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where files are synced one by one: the system gives up a lock when any handle is closed."""
+    monkeypatch.setattr(disk, "_syncfs", lambda: None)
+    claim = Claim(tmp_path)
+    disk.sync(tmp_path)
+    other = subprocess.run(
+        [sys.executable, "-c", OPENS, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env=os.environ,
+        check=False,
+    )
+    claim.close()
+    assert "another process is working on this run" in other.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such locks")
+def test_a_file_system_without_locks_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was, another process was said to be working on the folder."""
+
+    def lockf(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.lockf", lockf)
+    with pytest.raises(CommunisError, match=r"cannot be locked .*a file system that has locks"):
+        Claim(tmp_path)
+
+
+def test_a_folder_that_may_not_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(*_: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("communis.core.claim.os.open", closed)
+    with pytest.raises(CommunisError, match=r"lock: cannot be opened for writing .*writable"):
+        Claim(tmp_path)

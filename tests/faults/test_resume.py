@@ -178,3 +178,35 @@ def test_killed(name: str, tmp_path: Path, whole: dict[str, dict[str, object]]) 
         with started(folder, name) as again:
             list(again)
         assert differing(content(folder), whole[name]) == [], rounds
+
+
+PRIVATE = ("local privacy", "central privacy")
+
+
+@pytest.mark.parametrize("operation", ["record", "account"])
+@pytest.mark.parametrize("name", PRIVATE)
+@pytest.mark.parametrize("resumed", [True, False], ids=["in a new run", "in the same run"])
+def test_a_round_that_fails_at_its_end_is_paid_for_once(
+    name: str,
+    operation: str,
+    resumed: bool,
+    tmp_path: Path,
+    whole: dict[str, dict[str, object]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such as on a full disk. `run.close()` writes a checkpoint of the round before."""
+
+    def failing(*_: object) -> None:
+        raise InterruptionError
+
+    run = started(tmp_path, name)
+    with suppress(InterruptionError), monkeypatch.context() as patched:
+        patched.setattr(run.folder, operation, failing)
+        list(run)
+        pytest.fail("it was not interrupted")
+    if resumed:
+        run.close()
+        run = started(tmp_path, name)
+    with run:
+        list(run)
+    assert differing(content(tmp_path), whole[name]) == []

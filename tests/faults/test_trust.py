@@ -136,6 +136,7 @@ def test_no_command_runs_what_a_file_names(
     assert foreign.with_name("it ran").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["report", "privacy verdict"])
 def test_reading_results_runs_nothing(
     command: str, named: dict[str, str], foreign: Path, monkeypatch: pytest.MonkeyPatch

@@ -34,7 +34,7 @@ class Volatile:
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("write_file", "append", "replace_file", "move", "remove", "sync"):
+        for name in ("write_file", "write_at", "append", "replace_file", "move", "remove", "sync"):
             monkeypatch.setattr(disk, name, self._instead(name, getattr(disk, name)))
 
     def _instead(self, name: str, real: Callable[..., None]) -> Callable[..., None]:
@@ -49,6 +49,14 @@ class Volatile:
 
     def _write_file(self, path: Path, data: bytes) -> None:
         self.pending.append(lambda files: files.update({path: self._partly(b"", data)}))
+
+    def _write_at(self, path: Path, data: bytes, place: int) -> None:
+        def written(files: dict[Path, bytes]) -> None:
+            before = files.get(path, b"")[:place]
+            hole = bytes(place - len(before))  # what was to be there was lost
+            files[path] = self._partly(before + hole, data)
+
+        self.pending.append(written)
 
     def _append(self, path: Path, text: str) -> None:
         added = text.encode()

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from communis import RoundRecord, Score
 from communis.core import disk
-from communis.exchange.messages import Link, Scored
+from communis.exchange.messages import Block, Link, Scored
+from communis.run import tables
 from communis.run.folder import RECORDS, RunFolder
 
 History = Mapping[str, Sequence[Mapping[int, float]]]  # "test.accuracy": by round, by client
@@ -35,20 +36,32 @@ def write_records(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
     seal(path / RECORDS)
 
 
-def forge_table(path: Path, table: pa.Table) -> None:
-    """Replaces the table of a round, and its digest in the records, as somebody would who wants
+def rows_of(path: Path, round: int) -> pa.Table:
+    """The rows of a round in the file of a table."""
+    return tables.read(path.parent, path.stem, RunFolder(path.parent).records(), rounds=[round])
+
+
+def block_of(path: Path, round: int) -> Block:
+    """Where the rows of a round lie in the file of a table."""
+    (record,) = [r for r in RunFolder(path.parent).records() if r.round == round]
+    return record.tables[path.stem]
+
+
+def forge_rows(path: Path, round: int, rows: pa.Table) -> None:
+    """Replaces the rows of a round, and their digest in the records, as somebody would who wants
     other values to be believed."""
-    pq.write_table(table, path)
-    forge_digest(path)
-
-
-def forge_digest(path: Path) -> None:
-    """Writes the digest of a table into the records."""
-    records = records_in(path.parent.parent)
+    known = [r.round for r in RunFolder(path.parent).records() if path.stem in r.tables]
+    found = {number: rows_of(path, number) for number in known}
+    found[round] = rows
+    records = records_in(path.parent)
+    path.unlink()
+    end = 0
     for record in records:
-        if record["round"] == int(path.stem):
-            record["tables"][path.parent.name] = disk.digest_of(path.read_bytes())
-    write_records(path.parent.parent, records)
+        if record["round"] in found:
+            block = tables.append_table(path.parent, path.stem, found[record["round"]], end)
+            record["tables"][path.stem] = asdict(block)
+            end = block.end
+    write_records(path.parent, records)
 
 
 def seal(path: Path) -> None:

@@ -42,6 +42,7 @@ WALKED = (
     "docs/start/first-run.md",
     "docs/start/own-data.md",
     "docs/start/own-method.md",
+    "docs/guides/results.md",
 )
 SLOW = ("docs/start/first-run.md", "docs/start/own-data.md", "docs/start/own-method.md")
 # Programs whose lines are not run, with the reason. Lines of `communis` on pages that are not
@@ -50,6 +51,7 @@ NOT_RUN = {
     "pip": "changes the environment",
     "hf": "downloads a model",
     "git": "needs the network",
+    "ray": "starts the node of a cluster; belongs to an extra",
     "cd": "belongs to the line before",
     "make": "installs, or takes minutes; the target must exist",
     "python": "takes minutes, or needs datasets; the script must exist",
@@ -317,6 +319,16 @@ def test_the_generated_reference_is_current(page: str) -> None:
     assert PAGES[f"docs/reference/{page}.md"] == written(), (
         "run `make reference`: the code has changed"
     )
+
+
+def test_the_tables_of_settings_are_current() -> None:
+    pages = tool("reference")["methods"]
+    assert callable(pages)
+    written = pages()
+    assert len(written) == len(names("methods")) + 1
+    for path, text in written.items():
+        page = path.relative_to(ROOT).as_posix()
+        assert PAGES[page] == text, f"{page}: run `make reference`: the code has changed"
 
 
 def test_every_page_is_in_the_navigation(tmp_path: Path) -> None:

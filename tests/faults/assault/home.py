@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from communis import load
-from communis.cli import jobs
+from communis.run.jobs import Job
 from tests.faults.assault.experiment import (
     EXPERIMENTS,
     ROUNDS,
@@ -48,7 +48,7 @@ def _go(folder: Path, experiment: Experiment, rounds: int, scratch: Path) -> Non
     settings = scratch / "experiment.toml"
     settings.write_text(experiment.settings())
     config = load(str(settings))
-    with jobs._run(config, config.make_fleet(), 1, folder) as run:
+    with Job(config, folder).open(config.make_fleet(), 1) as run:
         for record in run:
             if record.round == rounds:
                 break

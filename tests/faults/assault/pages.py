@@ -13,11 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from communis.run.folder import RunFolder
 from tests.faults.assault.case import Case
 from tests.faults.assault.experiment import command, refusal
 from tests.faults.assault.home import place
 from tests.faults.assault.outcome import SURVIVED, Outcome
 from tests.faults.test_pages import places
+from tests.unit.folders import forge_rows, rows_of
 
 LIMIT = 60.0
 MARK = "zq7"  # nobody else writes this
@@ -64,14 +66,9 @@ def attempt(case: Case) -> Outcome:
     folder = case.scratch / "run"
     shutil.copytree(place(case.home, "whole", case.name), folder)
     poison = POISONS[int(rng.integers(len(POISONS)))]
-    files = sorted(
-        p for p in folder.rglob("*") if p.suffix in (".json", ".jsonl", ".toml", ".parquet")
-    )
-    rooms: dict[Path, list[Path]] = {}
-    for file in files:
-        rooms.setdefault(file if file.parent == folder else file.parent, []).append(file)
-    room = list(rooms.values())[int(rng.integers(len(rooms)))]
-    path = room[int(rng.integers(len(room)))]
+    kinds = (".json", ".jsonl", ".toml", ".parquet", ".arrows")
+    files = sorted(p for p in folder.rglob("*") if p.suffix in kinds)
+    path = files[int(rng.integers(len(files)))]
     where = _poison(path, poison, rng)
     page = case.scratch / "page.html"
     said = command(case.scratch, "report", str(folder), "-o", str(page)).wait()
@@ -86,7 +83,7 @@ def attempt(case: Case) -> Outcome:
 
 def _poison(path: Path, poison: str, rng: Any) -> str:
     """Puts it into one of the texts of a file; where that is."""
-    if path.suffix == ".parquet":
+    if path.suffix in (".parquet", ".arrows"):
         return _poison_table(path, poison, rng)
     if path.suffix == ".toml":
         return _poison_line(path, poison, rng)
@@ -118,7 +115,9 @@ def _with(value: Any, path: Sequence[Any], poison: str) -> Any:
 
 def _poison_table(path: Path, poison: str, rng: Any) -> str:
     """One text of a column, or all."""
-    table = pq.read_table(path)
+    trace = path.suffix == ".parquet"
+    last = RunFolder(path.parent).records()[-1].round
+    table = pq.read_table(path) if trace else rows_of(path, last)
     texts = [f.name for f in table.schema if pa.types.is_string(f.type)]
     if not texts:
         return "no text"
@@ -127,9 +126,11 @@ def _poison_table(path: Path, poison: str, rng: Any) -> str:
     chosen = values[int(rng.integers(len(values)))]
     values = [poison if value == chosen else value for value in values]
     at = table.column_names.index(name)
-    pq.write_table(
-        table.set_column(at, name, pa.array(values, pa.string())), path, write_page_checksum=True
-    )
+    changed = table.set_column(at, name, pa.array(values, pa.string()))
+    if trace:
+        pq.write_table(changed, path, write_page_checksum=True)
+    else:
+        forge_rows(path, last, changed)
     return f"{name} {chosen!r}"
 
 
