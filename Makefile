@@ -5,16 +5,17 @@ BIN := $(VENV)/bin
 ready := $(VENV)/.ready
 # Compiled tests are kept, whatever the environment says: to rewrite the assertions of all tests anew
 # takes every process seven seconds.
+kernels := hatch_build.py src/communis/models/kernels/build.py src/communis/models/kernels/convpool.c
 pytest := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2
 
-.PHONY: help demo recordings check test test-fast assault docs reference schema bench lock clean
+.PHONY: help demo recordings check test test-fast test-ray assault docs reference schema bench lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 # Everything is pinned with its hash (`make lock`) but torch, whose builds differ by machine. Torch comes
 # by its exact version: a range would fetch a build with gigabytes of GPU libraries.
-$(ready): pyproject.toml constraints.txt .ci/requirements.txt
+$(ready): pyproject.toml constraints.txt .ci/requirements.txt $(kernels)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes --no-deps --requirement .ci/requirements.txt
 	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
@@ -22,7 +23,7 @@ $(ready): pyproject.toml constraints.txt .ci/requirements.txt
 	$(BIN)/python -m pip check
 	@touch $@
 
-demo: $(ready) ## install, compare five methods on real smartwatch data, write a report (3 minutes)
+demo: $(ready) ## install, compare five methods on real smartwatch data, write a report (2 minutes)
 	$(BIN)/communis compare fedavg fedprox fedper fedproto local --on watch --seeds 3 --name demo --fresh
 
 check: $(ready) ## format, lint, types, architecture
@@ -39,6 +40,11 @@ test: check recordings ## everything that CI runs: the checks and all tests
 
 test-fast: $(ready) ## the tests that are not marked slow (a minute)
 	$(pytest)
+
+# Not part of `make test`: Ray is 240 MB, and its nodes take their time to start and to die.
+test-ray: $(ready) ## the tests of runs on Ray: installs the extra, starts nodes on this machine
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]'
+	$(BIN)/python -m pytest -m ray tests/unit/run/test_ray.py
 
 assault: $(ready) ## faults on purpose for MINUTES (60): cuts, kills, workers, damage, messages, configurations, files, archives, pages
 	$(BIN)/python -m tests.faults.assault --minutes $(or $(MINUTES),60)

@@ -1,4 +1,5 @@
-"""Writes the reference pages that the code itself knows: commands and configuration keys.
+"""Writes the reference pages that the code itself knows: commands and configuration keys, and the
+tables of settings on the pages of methods.
 
     python docs/tools/reference.py
 
@@ -23,7 +24,13 @@ from communis.run.schema import schema
 REFERENCE = Path(__file__).parents[1] / "reference"
 COMMANDS = REFERENCE / "commands.md"
 CONFIGURATION = REFERENCE / "configuration.md"
+METHODS = Path(__file__).parents[1] / "methods"
 NOTE = "<!-- Written by docs/tools/reference.py: change the code, then run it again. -->\n"
+Row = tuple[str, str, str, str]  # key, values, default, meaning
+
+# What stands between these lines of a method's page is its table of settings.
+BEGIN = "<!-- Settings: written by docs/tools/reference.py from the comments beside them. -->"
+END = "<!-- End of settings. -->"
 
 # The guides that explain a table.
 GUIDES = {
@@ -36,8 +43,6 @@ GUIDES = {
     "privacy": "See [Privacy](../guides/privacy.md).",
     "run": "",
 }
-# Keys at the top that a run writes into its folder, and that no file has.
-OF_RUNS = ("cell", "levels", "variant")
 
 
 def commands() -> str:
@@ -139,8 +144,8 @@ def configuration() -> str:
     whole = schema()
     top = {
         key: one
-        for key, one in keys.settings(whole).items()
-        if "additionalProperties" not in one and key not in OF_RUNS
+        for key, one in keys.settings(keys.top()).items()
+        if "additionalProperties" not in one
     }
     parts = [
         "# Configuration\n",
@@ -178,7 +183,33 @@ def configuration() -> str:
     return "\n".join(parts)
 
 
-Row = tuple[str, str, str, str]  # key, values, default, meaning
+def methods() -> dict[Path, str]:
+    """The pages of methods with their tables of settings as the code has them; the page README has
+    the settings of local training."""
+    pages = {METHODS / f"{name}.md": own_settings(name) for name in keys.entries("method")}
+    pages[METHODS / "README.md"] = _rows(table_schema(Recipe))
+    return {path: _with_settings(path, rows) for path, rows in pages.items()}
+
+
+def own_settings(method: str) -> list[Row]:
+    """The settings of a method without those of local training and, as they are, of FedAvg, which
+    have their own tables."""
+    known = _rows(table_schema(Recipe))
+    if method != "fedavg":
+        known += _rows(keys.definition("method", "fedavg"))
+    return [row for row in _rows(keys.definition("method", method)) if row not in known]
+
+
+def _with_settings(path: Path, rows: list[Row]) -> str:
+    """The page with this table of settings; a page has the two lines if there are any."""
+    page = path.read_text("utf-8")
+    marked = BEGIN in page and END in page
+    assert marked == bool(rows), f"{path}: settings {[row[0] for row in rows]}, marked: {marked}"
+    if not marked:
+        return page
+    before = page.partition(BEGIN)[0]
+    after = page.partition(END)[2]
+    return f"{before}{BEGIN}\n\n{_table(rows)}\n{END}{after}"
 
 
 def _section(where: str, one: keys.Schema, written: dict[str, str]) -> list[str]:
@@ -241,6 +272,8 @@ def _capital(text: str) -> str:
 def main() -> None:
     COMMANDS.write_text(commands(), "utf-8")
     CONFIGURATION.write_text(configuration(), "utf-8")
+    for path, text in methods().items():
+        path.write_text(text, "utf-8")
 
 
 if __name__ == "__main__":
