@@ -240,6 +240,20 @@ EVERY_KIND = [
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such pipes")
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path, whole: list[Path]) -> None:
+    private = whole[1]
+    for path in sorted(path for path in private.rglob("*") if path.is_file()):
+        folder = tmp_path / "run"
+        shutil.copytree(private, folder)
+        place = folder / path.relative_to(private)
+        place.unlink()
+        os.mkfifo(place)
+        assert look(folder) in ("ran", "refused"), place
+        shutil.rmtree(folder)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY_KIND)
 def test_a_file_of_another_run_is_refused(name: str, tmp_path: Path) -> None:
     """Two seeds write files of the same names and sizes, with good digests."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -207,6 +209,27 @@ def test_a_round_that_fails_at_its_end_is_paid_for_once(
     if resumed:
         run.close()
         run = started(tmp_path, name)
+    with run:
+        list(run)
+    assert differing(content(tmp_path), whole[name]) == []
+
+
+def test_ctrl_c_between_the_record_and_the_round_counts_the_round_once(
+    tmp_path: Path, whole: dict[str, dict[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "central privacy"
+    run = started(tmp_path, name)
+    record = run.folder.record
+
+    def interrupted(*args: Any) -> None:
+        record(*args)
+        signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run.folder, "record", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            list(run)
+    assert run.round == 1 == len(run.history)
     with run:
         list(run)
     assert differing(content(tmp_path), whole[name]) == []

@@ -21,7 +21,7 @@ from communis.cli.lazily import done_by
 from communis.cli.names import complete_method, complete_preset
 from communis.cli.trust import Trust
 from communis.core import memory
-from communis.core.errors import CommunisError, readable
+from communis.core.errors import CommunisError, plain, readable
 from communis.core.selection import Select
 from communis.run import grid, keys, presets, reading
 
@@ -288,8 +288,10 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, handlers=[LogToStderr()])
     try:
         app()
-    except (CommunisError, OSError) as error:
+    except CommunisError as error:
         _fail(str(error), 2)
+    except OSError as error:
+        _fail(f"{error.filename}: {plain(error)}" if error.filename else plain(error), 2)
     except Exception as error:
         if memory.is_short(error):
             _fail(memory.SHORT, 2)

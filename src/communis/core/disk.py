@@ -12,6 +12,7 @@ import ctypes
 import errno
 import json
 import os
+import stat
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -124,6 +125,15 @@ def sync(folder: Path, since: int = 0) -> None:
                 _sync_entry(path)
 
 
+def regular(path: Path) -> Path:
+    """Returns the path of a file; raises OSError if a pipe or a device is in its place, as in a
+    folder from elsewhere: reading one may never end."""
+    kind = path.stat().st_mode
+    if stat.S_ISREG(kind) or stat.S_ISDIR(kind):  # reading a folder fails by itself
+        return path
+    raise OSError(errno.EINVAL, "a pipe or a device, not a file", str(path))
+
+
 def partial_of(path: Path) -> Path:
     """Where a file is written before it is put in place."""
     return path.with_name(path.name + ".partial")
@@ -139,7 +149,7 @@ def unsealed(path: Path, owner: str, kind: str, way_out: str) -> bytes:
     """Reads a file of sealed data. If it cannot be read, or is not what was sealed for this owner,
     an error names the file and what can be done."""
     try:
-        content = path.read_bytes()
+        content = regular(path).read_bytes()
     except OSError as error:
         raise DamagedError(f"{path}: {kind} is gone ({error.strerror}); {way_out}") from None
     data = content[:-DIGEST]
@@ -174,7 +184,7 @@ def read_json(path: Path, owner: str = "", mark: str = "") -> dict[str, Any]:
     table without a digest is accepted only where there is no owner. mark: a key that only versions
     with digests write; a table that has it must have a digest, too."""
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = json.loads(regular(path).read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         what = readable(f"{type(error).__name__}: {error}")
         raise DamagedError(
@@ -229,6 +239,8 @@ def _digest_of(table: Mapping[str, Any], name: str) -> str:
 @contextmanager
 def _beside(path: Path) -> Iterator[Path]:
     """Where a file is written first. Nothing stays there if that fails: the disk may be full."""
+    if path.exists():
+        regular(path)  # /dev/null would not be written but replaced
     partial = partial_of(path)
     try:
         yield partial
@@ -262,6 +274,8 @@ def _mend(number: int | None) -> str:
     """What to do about an error of the system."""
     if number in (errno.ENOSPC, errno.EDQUOT):
         return "free some space, then go on with the same command"
+    if number in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return "choose a folder that you may write to"
     if number == errno.EIO:
         return (
             "the disk may be failing: copy the folder to another one, and go on there from its "

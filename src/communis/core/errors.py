@@ -20,5 +20,11 @@ def readable(reason: str, limit: int = 300) -> str:
     return text if len(text) <= limit else text[:limit] + " ..."
 
 
+def plain(error: Exception) -> str:
+    """Returns what an error says, without the number and the file's name that Python adds to errors
+    of the system."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 def _written_out(character: str) -> str:
     return character.encode("unicode_escape").decode()

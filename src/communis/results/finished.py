@@ -16,6 +16,7 @@ import pandas as pd
 import pyarrow.compute as pc
 
 from communis.core.contract import SERVER
+from communis.core.disk import regular
 from communis.core.errors import CommunisError, readable
 from communis.core.pooled import HITS, SAID, Count, is_pooled, of_client, pooled_f1, sibling
 from communis.core.selection import Select
@@ -356,7 +357,7 @@ def settings_in(folder: Path) -> Mapping[str, Any]:
     refused: a run writes all of its settings, so they were lost."""
     path = folder / "config.toml"
     try:
-        settings = tomllib.loads(path.read_text(encoding="utf-8"))
+        settings = tomllib.loads(regular(path).read_text(encoding="utf-8"))
         expected.check(path, settings, expected.CONFIG)
         name = settings["method"]["name"]
         seed = settings["seed"]

@@ -351,7 +351,7 @@ class RunFolder:
         """Returns the round of the last checkpoint without reading its tensors; 0 if there is
         none."""
         try:
-            with safe_open(self._checkpoint, framework="pt") as file:
+            with safe_open(disk.regular(self._checkpoint), framework="pt") as file:
                 return int(json.loads((file.metadata() or {})["communis"])["round"])
         except (SafetensorError, OSError, KeyError, ValueError, TypeError):
             return 0
@@ -463,7 +463,7 @@ def _packed(checkpoint: Checkpoint) -> bytes:
 def _unpacked(path: Path) -> Checkpoint:
     """Reads a checkpoint's file; raises DamagedError if it is not what `_packed` returned."""
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(disk.regular(path), framework="pt") as file:
             about = json.loads((file.metadata() or {})["communis"])
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
         written = about.pop("digest", "")

@@ -251,7 +251,7 @@ def refuse_early(jobs: Sequence[Job], fleet: Fleet) -> None:
 
 
 def _write_configuration(job: Job) -> None:
-    job.folder.mkdir(parents=True, exist_ok=True)
+    disk.make_folder(job.folder)
     disk.replace_file(job.folder / "config.toml", job.config.to_toml().encode())
 
 

@@ -22,6 +22,7 @@ from communis.core.contract import SERVER, AfterExchange
 from communis.core.errors import CommunisError
 from communis.core.replies import Rule
 from communis.core.scratch import Scratch
+from communis.core.uninterrupted import uninterrupted
 from communis.exchange import wire
 from communis.exchange.ledger import Ledger
 from communis.exchange.messages import (
@@ -36,6 +37,7 @@ from communis.exchange.messages import (
 from communis.exchange.privacy.settings import PrivacyConfig
 from communis.fleet.fleet import AnyMethod, Fleet
 from communis.run.backends.choice import backend_of
+from communis.run.backends.machine import one_thread
 from communis.run.folder import STATES, Checkpoint, RunFolder
 from communis.run.identity import digest
 from communis.run.inbox import Inbox
@@ -72,7 +74,8 @@ class Run:
         replaces means in aggregation, see core/reductions. privacy: see exchange/privacy."""
         self.plan = plan or Plan()
         self.method = method
-        setup = Setup(fleet, method, self.plan, topology, rule, privacy)
+        with one_thread():  # sums of several threads depend on how many there are
+            setup = Setup(fleet, method, self.plan, topology, rule, privacy)
         if backend is not None and setup.privacy.guard is not None:
             raise CommunisError(
                 "privacy: a backend that is passed to Run does not guard the messages of clients"
@@ -201,6 +204,7 @@ class Run:
         """Returns the bytes per round and link; the server is -1, all neighbours of a node -2."""
         return pd.DataFrame(self.folder.links().to_pandas())
 
+    @one_thread()
     def _next(self) -> RoundRecord:
         """Performs one round. The run changes only at its end, so that a failure leaves the last
         round intact."""
@@ -277,13 +281,14 @@ class Run:
             refused=tuple(refused),
             scores=summary(scores),
         )
-        self.folder.record(record, tables)
-        self._privacy.pay(cohort, round)
-        self.round = round
-        self.servers = servers
-        self._since = since
-        self._diverged = diverged
-        self.history.append(record)
+        with uninterrupted():
+            self.folder.record(record, tables)
+            self._privacy.pay(cohort, round)
+            self.round = round
+            self.servers = servers
+            self._since = since
+            self._diverged = diverged
+            self.history.append(record)
         if round % self.plan.checkpoint_every == 0:
             self.save()
         return record

@@ -189,7 +189,7 @@ def _chunks(path: Path, name: str, records: Sequence[RoundRecord]) -> Iterator[b
     check_length(path.parent, name, records)
     blocks: list[bytes] = []
     try:
-        with path.open("rb") as stream:
+        with disk.regular(path).open("rb") as stream:
             for record in records:
                 block = record.tables[name]
                 stream.seek(block.start)

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 
 from communis.core.arrays import Array
 from communis.core.contract import Modality
-from communis.core.disk import replace_file
-from communis.core.errors import CommunisError
+from communis.core.disk import regular, replace_file
+from communis.core.errors import CommunisError, plain
 
 SPLITS = ("train", "val", "test")
 FORMAT = b"communis.trace"
@@ -142,9 +142,9 @@ class Trace:
         if not path.exists():
             raise CommunisError(f"{path}: there is no such trace")
         try:
-            table = pq.read_table(path)
+            table = pq.read_table(regular(path))
         except (OSError, pa.ArrowException) as error:
-            raise CommunisError(f"{path}: cannot be read as a trace: {error}") from None
+            raise CommunisError(f"{path}: cannot be read as a trace: {plain(error)}") from None
         try:
             about = json.loads((table.schema.metadata or {})[FORMAT])
             if about["version"] != 1:

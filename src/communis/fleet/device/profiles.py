@@ -25,8 +25,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from communis.core.disk import replace_file
-from communis.core.errors import CommunisError
+from communis.core.disk import regular, replace_file
+from communis.core.errors import CommunisError, plain
 from communis.core.plugins import nearest
 
 
@@ -133,12 +133,10 @@ def without_source(profiles: Mapping[str, DeviceProfile]) -> dict[str, dict[str,
 
 def load(path: Path) -> dict[str, DeviceProfile]:
     """Returns the profiles of a TOML file by name."""
-    if path.exists() and not path.is_file():  # a device such as /dev/zero never ends
-        raise CommunisError(f"{path}: expected a TOML file with device profiles, this is no file")
     try:
-        text = path.read_text("utf-8")
+        text = regular(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise CommunisError(f"{path}: cannot be read: {error}") from None
+        raise CommunisError(f"{path}: cannot be read: {plain(error)}") from None
     return _parsed(text, path)
 
 

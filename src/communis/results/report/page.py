@@ -8,7 +8,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from communis.core.disk import replace_file
+from communis.core.disk import regular, replace_file
 from communis.core.markup import element
 from communis.core.selection import Select
 from communis.results.compare import cells, grouped, scored
@@ -133,7 +133,7 @@ def _configurations(runs: Sequence[Finished]) -> list[Markup]:
         first.setdefault((run.method, run.place), run)
     parts = []
     for run in first.values():
-        text = (run.path / "config.toml").read_text(encoding="utf-8")
+        text = regular(run.path / "config.toml").read_text(encoding="utf-8")
         name = ", ".join(filter(None, [run.method, run.place, f"seed {run.seed}"]))
         parts.append(details(name, element("pre", text)))
     environment = json.dumps(runs[0].environment, indent=2)

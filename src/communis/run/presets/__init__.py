@@ -9,6 +9,8 @@ from importlib.resources.abc import Traversable
 from itertools import takewhile
 from pathlib import Path
 
+from communis.core.disk import regular
+from communis.core.errors import plain
 from communis.core.plugins import nearest
 from communis.core.settings import SchemaError
 
@@ -51,9 +53,9 @@ def read(source: str) -> tuple[str, str]:
     path = Path(source)
     if path.suffix == ".toml" or path.is_file():
         try:
-            return path.read_text(encoding="utf-8"), str(path)
+            return regular(path).read_text(encoding="utf-8-sig"), str(path)
         except (OSError, UnicodeDecodeError) as error:
-            raise SchemaError(f"{path}: cannot be read: {error}") from None
+            raise SchemaError(f"{path}: cannot be read: {plain(error)}") from None
     if source not in names():
         raise SchemaError(
             f"{source}: neither a file nor a preset{nearest(source, names())}; presets are "
