@@ -18,7 +18,6 @@ from communis.exchange.messages import Topology
 from communis.exchange.privacy.protection import Protection
 from communis.exchange.topology import Star
 from communis.fleet.fleet import AnyMethod
-from communis.run.backends.machine import one_thread
 
 Heard = Mapping[int, Sequence[int]]  # by aggregator: the clients whose messages it has
 
@@ -60,10 +59,9 @@ class Aggregation:
         nobody keeps its state, unless noise must hide that; so do all if any is not finite, or it
         would be so for good."""
         made, hides = dict(servers), self.privacy.central is not None
-        with one_thread():
-            for aggregator, clients in heard.items():
-                if clients or hides:
-                    made[aggregator] = self._one(servers[aggregator], clients, received, round)
+        for aggregator, clients in heard.items():
+            if clients or hides:
+                made[aggregator] = self._one(servers[aggregator], clients, received, round)
         broken = [
             (aggregator, f"the aggregate {key} {wire.NOT_FINITE}: the round was dropped")
             for aggregator, server in made.items()
@@ -87,8 +85,7 @@ class Aggregation:
         for aggregator, clients in heard.items():
             honest = [i for i in clients if i not in lying]
             if aggregator not in lying and honest and len(honest) < len(clients):
-                with one_thread():
-                    without = self._one(servers[aggregator], honest, received, round)
+                without = self._one(servers[aggregator], honest, received, round)
                 alone, together = map(self.method.common, (without, made[aggregator]))
                 shared = sorted(key for key in alone if key in together)
                 apart = _length([together[key].double() - alone[key] for key in shared])

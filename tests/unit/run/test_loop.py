@@ -467,3 +467,40 @@ def test_the_callers_random_state_and_threads_are_untouched() -> None:
     assert torch.equal(before, torch.get_rng_state())
     assert threads == 2
     assert (legacy == np.random.get_state()[1]).all()  # noqa: NPY002
+
+
+@dataclass(frozen=True)
+class CountsThreads(FedAvg):
+    """Notes the number of threads wherever the server or a client computes."""
+
+    seen = set[int]()
+
+    def start_server(self, fleet: Any) -> Server:
+        self.seen.add(torch.get_num_threads())
+        return super().start_server(fleet)
+
+    def local(self, client: Client, state: Any, down: Down) -> Any:
+        self.seen.add(torch.get_num_threads())
+        return super().local(client, state, down)
+
+    def aggregate(self, server: Server, ups: Any) -> Server:
+        self.seen.add(torch.get_num_threads())
+        return super().aggregate(server, ups)
+
+    def common(self, server: Server) -> State:  # asked for when updates are compared
+        self.seen.add(torch.get_num_threads())
+        return super().common(server)
+
+    def predict(self, client: Client, state: Any, batch: Any) -> Any:
+        self.seen.add(torch.get_num_threads())
+        return super().predict(client, state, batch)
+
+
+def test_a_run_computes_with_one_thread_from_beginning_to_end() -> None:
+    """Sums of several threads depend on how many there are, so results would on the machine."""
+    torch.set_num_threads(2)
+    plan = Plan(rounds=1, workers=1, pairs=True)
+    with Run(mixed_fleet(), CountsThreads(), plan) as run:
+        list(run)
+    torch.set_num_threads(1)  # as in all other tests
+    assert CountsThreads.seen == {1}

@@ -30,7 +30,6 @@ from communis.run.backends.executor import Executor, StateStore
 from communis.run.backends.machine import (
     default_start_method,
     default_workers,
-    one_thread,
     serve_parent,
     shared_memory,
     start,
@@ -105,9 +104,7 @@ class InProcess:
         if self._executor is None:
             self._executor = _executor(self._job)
         for ask in asks:
-            with one_thread():
-                answer = self._executor.perform(ask)
-            yield answer
+            yield self._executor.perform(ask)
 
     def _in_workers(self, asks: Sequence[Ask]) -> Iterator[Answer]:
         while len(self._pool) < min(self.workers, len(asks)):
