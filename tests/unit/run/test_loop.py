@@ -9,7 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -473,7 +473,7 @@ def test_the_callers_random_state_and_threads_are_untouched() -> None:
 class CountsThreads(FedAvg):
     """Notes the number of threads wherever the server or a client computes."""
 
-    seen = set[int]()
+    seen: ClassVar[set[int]] = set()
 
     def start_server(self, fleet: Any) -> Server:
         self.seen.add(torch.get_num_threads())
