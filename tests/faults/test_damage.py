@@ -49,11 +49,12 @@ def run(
     privacy: bool = False,
     devices: Sequence[str] = (),
     seed: int = 0,
+    keep: bool = True,
 ) -> Run:
     made = Run(
         mixed_fleet(devices=devices, seed=seed),
         make(method),
-        Plan(rounds=rounds, workers=1),
+        Plan(rounds=rounds, workers=1, keep=keep),
         folder=folder,
         config=f'seed = {seed}\n[method]\nname = "{method}"\n[run]\nrounds = {rounds}\n'
         '[data]\nname = "made"\n',
@@ -838,8 +839,8 @@ def test_lost_checkpoints_are_named(tmp_path: Path) -> None:
 
 def test_an_older_checkpoint_without_its_private_states_costs_nothing(tmp_path: Path) -> None:
     """Later rounds were removed before anybody saw that it could not be continued."""
-    run(tmp_path / "run", rounds=4)
-    run(tmp_path / "older", rounds=2)
+    run(tmp_path / "run", rounds=4, keep=False)  # those of the best round stay
+    run(tmp_path / "older", rounds=2, keep=False)
     shutil.copy(tmp_path / "older" / "checkpoint.safetensors", tmp_path / "run")
     previous = (tmp_path / "run" / "previous.safetensors").read_bytes()
     (tmp_path / "run" / "previous.safetensors").unlink()

@@ -67,7 +67,7 @@ def forge_rows(path: Path, round: int, rows: pa.Table) -> None:
 def seal(path: Path) -> None:
     """Gives an edited JSON file of a folder the digests of its content, as somebody could who wants
     it to be believed. What is not JSON stays as it is."""
-    name = path.name if path.name == "fleet.json" else path.name + RunFolder(path.parent)._owner
+    name = path.name if path.name == "fleet.json" else path.name + RunFolder(path.parent).owner
     text = path.read_text("utf-8", errors="surrogateescape")
     lines = text.splitlines() if path.suffix == ".jsonl" else [text]
     sealed = [_sealed(line, name) + "\n" for line in lines]

@@ -8,16 +8,16 @@ columns and splits predictions in the same order.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from communis.core import scores
-from communis.core.contract import Score
+from communis.core.contract import Score, Task
 from communis.core.pooled import HITS, SAID
 
 CONSTANT = 1e-6  # values that vary by less, relative to their mean, are a rounded float32 constant
@@ -204,6 +204,33 @@ class Several:
 
     def _targets(self, target: Tensor) -> Iterator[Tensor]:
         return iter(torch.split(target, [task.columns for task in self.tasks], 1))
+
+
+def written(task: object) -> dict[str, Any]:
+    """Returns a task as a table for JSON files, which `read` reads. Empty for a task of another
+    library, which cannot be read."""
+    if isinstance(task, Several):
+        parts = [written(part) for part in task.tasks]
+        return {"kind": "Several", "names": task.names, "tasks": parts, "weights": task.weights}
+    if type(task) not in _KINDS.values():
+        return {}
+    return {"kind": type(task).__name__, **vars(task)}
+
+
+def read(table: Mapping[str, Any]) -> Task:
+    """Returns the task that `written` wrote."""
+    settings = {key: tuple(v) if isinstance(v, list) else v for key, v in table.items()}
+    kind = str(settings.pop("kind"))
+    if kind == "Several":
+        settings["tasks"] = tuple(read(part) for part in settings["tasks"])
+        return Several(**settings)
+    task: Task = _KINDS[kind](**settings)
+    return task
+
+
+_KINDS: Mapping[str, type[Any]] = {
+    kind.__name__: kind for kind in (Classification, Counting, Pose, Localisation)
+}
 
 
 def scaled(task: object) -> bool:

@@ -44,7 +44,8 @@ class Topology(Protocol):
 class Ask:
     """A request to one client."""
 
-    kind: Literal["train", "after", "evaluate", "whole"]  # whole: evaluate with all sensors
+    # whole: evaluate with all of the fleet's sensors; keep: return what was learned
+    kind: Literal["train", "after", "evaluate", "whole", "keep"]
     client: int
     round: int
     since: int  # the round of the client's last committed private state; -1: none yet

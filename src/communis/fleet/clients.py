@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,16 @@ from typing import Any
 import torch
 
 from communis.core import requirements
-from communis.core.contract import Card, Client, Modality, Model, Public, Task, TrainingCost
+from communis.core.contract import (
+    Card,
+    Client,
+    Modality,
+    Model,
+    Path,
+    Public,
+    Task,
+    TrainingCost,
+)
 from communis.core.errors import CommunisError
 from communis.core.groups import groups
 from communis.core.samples import joined
@@ -23,6 +32,7 @@ from communis.fleet.device import Clock, FullModel, of_fleet
 from communis.fleet.external_files import external_files
 from communis.fleet.fleet import AnyMethod, Fleet, Splits
 from communis.fleet.public import public_client
+from communis.fleet.window_format import WindowFormat
 from communis.models.flops import Cost, Meter, forward_flops
 from communis.models.network import initialise
 from communis.models.zoo import Architecture, architecture
@@ -133,6 +143,7 @@ class FleetClients:
         coarse = self.fleet.coarse
         return {
             "labels": list(self.fleet.windows.labels),
+            "format": WindowFormat.of(self.fleet.windows).written(),
             "notes": list(self.fleet.windows.notes),
             "pooled": self.fleet.pooled,
             "brought": external_files(self.fleet.devices, self.fleet.profiles, self.fleet.models),
@@ -281,21 +292,12 @@ class FleetClients:
         shapes = self.fleet.shapes(len(self.fleet) if everything else id)
         key = kind, tuple(shapes.items())
         if key not in self._kits:
-            with self.fleet.streams.torch("build"):  # constructors draw too, before `initialise`
-                model: Model = kind.build(shapes, self.task.outputs, self.fleet.windows.kinds)
-                bare = [path for path, p in model.named_parameters() if p.requires_grad]
-                self.method.equip(model, self.task)
-            if needs.same_model and len(set(self.fleet.models)) > 1:
-                model.mark = "@" + re.sub(r"[^\w-]+", "_", kind.name)
+            mixed = len(set(self.fleet.models)) > 1
+            form = WindowFormat.of(self.fleet.windows)
+            model, bare = equipped(kind, shapes, form, self.method, mixed, self.fleet.streams)
             initialise(model, self.fleet.streams)
             model.to(self.device)
-            sizes = {
-                "classes": self.task.classes,
-                "outputs": self.task.outputs,
-                "embedding": model.embedding_size,
-                "modalities": len(self.fleet.union),
-                "features": max(model.feature_sizes.values()),
-            }
+            sizes = sizes_of(model, self.task, self.fleet.union)
             paths = {path: tuple(p.shape) for path, p in model.by_path[0].items()}
             buffers = model.by_path[1].items()
             # Integer counters affect no output, so they stay with their client.
@@ -332,6 +334,37 @@ class FleetClients:
         """Empty tensors in the layout of samples, for every modality of the fleet."""
         shapes = self.fleet.shapes(len(self.fleet))
         return {m: torch.empty(0, *shape[1:], shape[0]) for m, shape in shapes.items()}
+
+
+def equipped(
+    kind: Architecture,
+    shapes: Mapping[Modality, tuple[int, ...]],
+    form: WindowFormat,
+    method: AnyMethod,
+    mixed: bool,
+    streams: Streams,
+) -> tuple[Model, list[Path]]:
+    """Returns a model for windows of these shapes with the modules that the method adds, and the
+    paths of the parameters that it had before. Its parameters are not initialised. mixed: clients
+    of the fleet have different models."""
+    with streams.torch("build"):  # constructors draw too, before `initialise`
+        model: Model = kind.build(shapes, form.task.outputs, form.kinds)
+        bare = [path for path, p in model.named_parameters() if p.requires_grad]
+        method.equip(model, form.task)
+    if method.needs.same_model and mixed:
+        model.mark = "@" + re.sub(r"[^\w-]+", "_", kind.name)
+    return model, bare
+
+
+def sizes_of(model: Model, task: Task, union: Sequence[Modality]) -> dict[str, int]:
+    """Returns the named dimensions of payload tensors. union: all of the fleet's modalities."""
+    return {
+        "classes": task.classes,
+        "outputs": task.outputs,
+        "embedding": model.embedding_size,
+        "modalities": len(union),
+        "features": max(model.feature_sizes.values()),
+    }
 
 
 def _numbers(card: Card, prefix: str) -> int:

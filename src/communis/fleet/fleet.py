@@ -242,6 +242,25 @@ class Fleet:
             val, test = joined(vals, train.inputs), joined(tests, train.inputs)
         return train, val, test
 
+    def scales(self, client: int) -> dict[Modality, Scale]:
+        """Returns the scale by which each modality of a client is normalised; empty if none is."""
+        rows = self.rows(client)
+        rows = rows[self.windows.split[rows] == TRAIN]
+        struck = self._struck(client, rows)
+        scales = {}
+        for m in struck:
+            x, here = self._measured(client, m, rows, *struck[m])
+            scale = self._scale(m, x, here)
+            if scale is not None:
+                scales[m] = scale
+        return scales
+
+    def test_rows(self, client: int) -> Array:
+        """Returns the rows of a client's test windows, once for every draw of the outages."""
+        rows = self.rows(client)
+        test = rows[self.windows.split[rows] == TEST]
+        return np.tile(test, 1 + len(self.redraws))
+
     def _measured(
         self,
         client: int,

@@ -198,6 +198,11 @@ class FleetConfig:
         models = [self._kind(name) for name in sorted(names)]
         return external_files(devices, self._measured(), models)
 
+    def architectures(self) -> dict[str, Architecture]:
+        """Returns the architectures of the fleet's models, by the names on clients' cards."""
+        named = (*self.models, *(role.model for role in self.roles if role.model))
+        return {kind.name: kind for kind in map(self._architecture, dict.fromkeys(named))}
+
     def _measured(self) -> Mapping[str, device.DeviceProfile]:
         return device.load(Path(self.profiles)) if self.profiles else {}
 

@@ -13,7 +13,9 @@
     pairs.arrows         cosine similarity of clients' updates, if run.pairs is set
     checkpoint.safetensors   server state, and the rounds of the client states that belong to it
     previous.safetensors     the checkpoint before, used if the last one is damaged
+    best-000007.safetensors  the state after the best round so far, with `run.keep`
     clients/             private client states (on a real device they stay on the device)
+    learned.json, learned/   models and test predictions, with `run.keep`; see learned.py
 
 A checkpoint is put in place only when everything that it relies on is safe from a crash and from a
 power cut (disk.py). Checkpoints, private states, JSON files and records contain a digest of their
@@ -77,6 +79,7 @@ class Checkpoint:
     round: int
     experiment: str  # digest of the experiment that it belongs to
     tensors: dict[str, Tensor]
+    best: int = 0  # the best round so far, whose state is kept beside; 0: none is
 
     @property
     def states(self) -> Tensor:
@@ -194,19 +197,19 @@ class RunFolder:
         digests = {"availability": trace.digest() if trace else "", "experiment": experiment}
         disk.write_json(self.path / "fleet.json", {**fleet.describe(), **more, **digests})
         disk.replace_file(self.path / "config.toml", config.encode())
-        disk.write_json(self.path / "environment.json", environment(), self._owner)
+        disk.write_json(self.path / "environment.json", environment(), self.owner)
 
     def account(self, about: Mapping[str, Any]) -> None:
         """Writes privacy.json: what left the clients, and how it was protected."""
-        disk.write_json(self.path / "privacy.json", about, self._owner)
+        disk.write_json(self.path / "privacy.json", about, self.owner)
 
     def accounted(self) -> dict[str, Any]:
         """Returns the content of privacy.json; empty in folders of older versions, and before a
         run has begun."""
         path = self.path / "privacy.json"
         if path.exists():
-            return disk.read_json(path, self._owner)
-        if self._owner and self._records.exists():
+            return disk.read_json(path, self.owner)
+        if self.owner and self._records.exists():
             raise DamagedError(
                 f"{path}: is gone, so what left the clients is not known; put back a copy, or run "
                 "it again"
@@ -215,7 +218,7 @@ class RunFolder:
 
     def environment(self) -> dict[str, Any]:
         """Returns the versions and the machine that the run began with."""
-        return disk.read_json(self.path / "environment.json", self._owner)
+        return disk.read_json(self.path / "environment.json", self.owner)
 
     def record(self, record: RoundRecord, rows: Mapping[str, Sequence[Any]]) -> None:
         """Writes the record and the tables of a round. rows: the rows of each table, by name."""
@@ -232,11 +235,11 @@ class RunFolder:
 
     def _line(self, record: RoundRecord) -> str:
         """Returns a record as a line of JSON with its digest."""
-        content = disk.with_digest(strict(asdict(record)), RECORDS + self._owner)
+        content = disk.with_digest(strict(asdict(record)), RECORDS + self.owner)
         return json.dumps(content) + "\n"
 
     @property
-    def _owner(self) -> str:
+    def owner(self) -> str:
         """The experiment, as digests depend on it; empty in folders of older versions."""
         return f" of {self.experiment}" if self.experiment else ""
 
@@ -247,6 +250,35 @@ class RunFolder:
         if self._checkpoint.exists():
             disk.move(self._checkpoint, self._previous)
         disk.replace_file(self._checkpoint, _packed(checkpoint))
+
+    def save_best(self, best: Checkpoint) -> None:
+        """Writes the state after the best round. A checkpoint that names it syncs it first."""
+        path = self._best(best.round)
+        if not path.exists():
+            disk.write_file(path, _packed(best))
+
+    def best(self, round: int, experiment: str) -> Checkpoint | None:
+        """Returns the state after the best round; None if it is lost, which is logged, because the
+        run can go on without it."""
+        try:
+            found = _unpacked(self._best(round))
+            if found.experiment != experiment or found.round != round:
+                raise _ForeignError(f"{self._best(round)} is a checkpoint of another experiment")
+            self._refuse_lost_states(found)
+        except DamagedError as error:
+            log.warning("%s; round %d, the best so far, is not kept", error, round)
+            return None
+        return found
+
+    def forget_best(self, needed: Collection[int]) -> None:
+        """Removes the states after rounds that no checkpoint names."""
+        kept = {self._best(round) for round in needed}
+        for path in self.path.glob("best-*.safetensors"):
+            if path not in kept:
+                disk.remove(path)
+
+    def _best(self, round: int) -> Path:
+        return self.path / f"best-{round:06d}.safetensors"
 
     def load(self, experiment: str, every: int = 1) -> list[Checkpoint]:
         """Returns the checkpoints that can be continued, the last one first; empty if there is
@@ -386,7 +418,7 @@ class RunFolder:
             if until is not None and last >= until:
                 break
             try:
-                records.append(_record(line, self._owner))
+                records.append(_record(line, self.owner))
             except _OlderError:
                 raise CommunisError(
                     f"{self._records}: was written by a version before format {FORMAT}, whose "
@@ -455,6 +487,8 @@ def _packed(checkpoint: Checkpoint) -> bytes:
         for key, tensor in checkpoint.tensors.items()
     }
     about = {"format": FORMAT, "round": checkpoint.round, "experiment": checkpoint.experiment}
+    if checkpoint.best:
+        about["best"] = checkpoint.best
     about["digest"] = _digest(about, tensors)
     # One entry, because safetensors does not keep the order of several.
     return safetensors.torch.save(tensors, {"communis": json.dumps(about)})
@@ -472,7 +506,9 @@ def _unpacked(path: Path) -> Checkpoint:
                 f"{path} has format {about['format']}, this version reads {FORMAT}: finish the "
                 "run with the version that began it, or begin anew in another folder"
             )
-        checkpoint = Checkpoint(int(about["round"]), str(about["experiment"]), tensors)
+        checkpoint = Checkpoint(
+            int(about["round"]), str(about["experiment"]), tensors, int(about.get("best", 0))
+        )
         intact = written == _digest(about, tensors) and STATES in tensors
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise DamagedError(f"{path} is not a readable checkpoint ({error})") from None

@@ -88,6 +88,7 @@ class Job:
                 topology=config.make_topology(fleet),
                 rule=config.robust.make(),
                 privacy=config.privacy,
+                metric=config.metric,
             )
 
 

@@ -8,6 +8,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -38,9 +39,11 @@ from communis.exchange.privacy.settings import PrivacyConfig
 from communis.fleet.fleet import AnyMethod, Fleet
 from communis.run.backends.choice import backend_of
 from communis.run.backends.machine import one_thread
+from communis.run.best import RunState, best_round
 from communis.run.folder import STATES, Checkpoint, RunFolder
 from communis.run.identity import digest
 from communis.run.inbox import Inbox
+from communis.run.learned import Index, LearnedFolder
 from communis.run.plan import Plan, sample
 from communis.run.round_log import RoundLog
 from communis.run.setup import Setup
@@ -68,10 +71,12 @@ class Run:
         rule: Rule | None = None,
         privacy: PrivacyConfig | None = None,
         backend: Backend | None = None,
+        metric: str = "",
     ) -> None:
         """folder: receives everything that is written; a checkpoint in it is continued. Without a
         folder the run leaves nothing behind. config: text for the folder's config.toml. rule:
-        replaces means in aggregation, see core/reductions. privacy: see exchange/privacy."""
+        replaces means in aggregation, see core/reductions. privacy: see exchange/privacy. metric:
+        the score by which the best round is chosen, see best.py."""
         self.plan = plan or Plan()
         self.method = method
         with one_thread():  # sums of several threads depend on how many there are
@@ -93,7 +98,11 @@ class Run:
         self.round = 0  # the last one completed
         self.history: list[RoundRecord] = []
         self._since = np.full(len(self.cards), -1, np.int64)  # round of each client's private state
-        self._checkpoints: list[Array] = []  # `_since` of the checkpoints on disk, the last first
+        self._metric = metric
+        self._best: RunState | None = (
+            None  # with `plan.keep`: the state after the best round so far
+        )
+        self._checkpoints: list[_Saved] = []  # those on disk, the last first
         self._diverged: frozenset[int] = frozenset()  # clients whose last training diverged
         self._lasting = folder is not None
         if folder is None:
@@ -136,7 +145,7 @@ class Run:
             yield self._next()
         if self.spent:
             self._account(ended=self.round)
-        self.save()
+        self._finish()
 
     def __enter__(self) -> Run:
         return self
@@ -152,7 +161,7 @@ class Run:
     def close(self) -> None:
         """Saves the last round and ends the workers, even if the disk is full."""
         try:
-            self.save()
+            self._finish()
         finally:
             self.backend.close()
             self.folder.close()
@@ -161,25 +170,79 @@ class Run:
         """Writes a checkpoint of the last completed round, if there is none yet."""
         if self._saved == self.round:
             return
+        best = self._best
         if self._lasting:
-            self.folder.save(Checkpoint(self.round, self._experiment, self._tensors()))
+            if best:
+                of_best = _tensors(best.since, best.servers)
+                self.folder.save_best(Checkpoint(best.round, self._experiment, of_best))
+            tensors = _tensors(self._since, self.servers) | self._privacy.tensors
+            number = best.round if best else 0
+            self.folder.save(Checkpoint(self.round, self._experiment, tensors, number))
         self._saved = self.round
         previous = self._checkpoints[:1] if self._lasting else []
-        self._checkpoints = [self._since.copy(), *previous]
+        self._checkpoints = [_Saved(self._since.copy(), best), *previous]
+        if self._lasting:
+            self.folder.forget_best([c.best.round for c in self._checkpoints if c.best])
         self._commit()
 
     def _commit(self) -> None:
         """Allows the backend to delete private states that no checkpoint needs."""
-        checkpoints = self._checkpoints or [self._since]
-        self.backend.commit(*(rounds.tolist() for rounds in checkpoints))
+        needed = [self._since] if not self._checkpoints else []
+        for checkpoint in self._checkpoints:
+            needed.append(checkpoint.since)
+            if checkpoint.best:
+                needed.append(checkpoint.best.since)
+        if self._best:
+            needed.append(self._best.since)
+        self.backend.commit(*(rounds.tolist() for rounds in needed))
 
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        """Returns the tensors of a checkpoint."""
-        tensors = {STATES: torch.from_numpy(self._since), **self._privacy.tensors}
-        for aggregator, server in self.servers.items():
-            for key, tensor in wire.flatten(server).items():
-                tensors[f"{aggregator}:{key}"] = tensor
-        return tensors
+    def _finish(self) -> None:
+        """Keeps what was learned, if no round is left, and saves the last round. The checkpoint
+        comes last: a run that has it is finished."""
+        over = self.round >= self.plan.rounds or self.spent
+        if over and self.round and self._lasting and self.plan.keep:
+            self._keep()
+        self.save()
+
+    @one_thread()
+    def _keep(self) -> None:
+        """Writes the models and test predictions after the last round, and after the best one."""
+        folder = LearnedFolder(self.folder.path, self.folder.owner)
+        best = self._best.round if self._best else 0
+        if folder.exists:
+            index = folder.index()
+            if index.last == self.round and index.best == best:
+                return
+        states = [RunState(self.round, self._since, self.servers)]
+        if self._best and best != self.round:
+            states.append(self._best)
+        rounds = {}
+        for after in states:
+            rounds[after.round] = folder.write_round(
+                after.round,
+                self._learned(after),
+                self._common(after.servers),
+                self._fleet.fleet.windows,
+            )
+        folder.write_index(Index(self.round, best, rounds))
+
+    def _learned(self, after: RunState) -> Iterator[Answer]:
+        """Yields what was learned up to a round for every client that is scored after it. A client
+        that diverged has learned nothing that could be used."""
+        scored = self.plan.evaluated(self._honest, after.round, self._streams)
+        diverged = self._diverged if after.round == self.round else frozenset()
+        clients = [i for i in scored if i not in diverged]
+        messages = self._downs(clients, after.servers, "evaluate")
+        asks = [Ask("keep", i, after.round, int(after.since[i]), messages[i].data) for i in clients]
+        return self.backend.perform(asks)
+
+    def _common(self, servers: Mapping[int, Any]) -> Mapping[str, torch.Tensor]:
+        """Returns the common model of all clients; empty if there is none."""
+        if SERVER not in servers:
+            return {}
+        common = self.method.common(servers[SERVER])
+        known = {**self._fleet.params, **self._fleet.statistics}
+        return common if all(path in known for path in common) else {}
 
     @property
     def server(self) -> Any:
@@ -289,7 +352,10 @@ class Run:
             self._since = since
             self._diverged = diverged
             self.history.append(record)
-        if round % self.plan.checkpoint_every == 0:
+            if self.plan.keep and best_round(self.history, self._metric) == round:
+                self._best = RunState(round, since.copy(), servers)
+        last = round == self.plan.rounds  # saved at the end, after what was learned
+        if round % self.plan.checkpoint_every == 0 and not last:
             self.save()
         return record
 
@@ -413,7 +479,8 @@ class Run:
         last = checkpoints[0]
         tensors = dict(last.tensors)
         self._since = tensors.pop(STATES).numpy().copy()
-        self._checkpoints = [checkpoint.states.numpy().copy() for checkpoint in checkpoints]
+        self._checkpoints = [self._saved_state(checkpoint) for checkpoint in checkpoints]
+        self._best = self._checkpoints[0].best if self.plan.keep else None
         self._privacy.restore(tensors, self.folder.accounted())
         paid = {round for round in self._privacy.paid if round <= last.round}  # later: done again
         lost = sorted(paid - set(self.folder.paid()))
@@ -423,15 +490,44 @@ class Run:
                 f"({len(lost)} rounds in all), so that epsilon would be understated; put back a "
                 "copy of these files, or begin anew in another folder"
             )
-        by_server: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)
-        for key, tensor in tensors.items():
-            aggregator, _, name = key.partition(":")
-            by_server[aggregator][name] = tensor
-        self.servers = {
-            a: wire.unflatten(by_server[str(a)], self._server_type) for a in self.servers
-        }
+        self.servers = self._servers_of(tensors)
         self.round = last.round
         self.history = self.folder.records()
         for record in self.history:
             self._diverged = self._diverged_after(record.cohort, record.refused)
         return last.round
+
+    def _servers_of(self, tensors: Mapping[str, torch.Tensor]) -> dict[int, Any]:
+        """Returns the states of all aggregators that a checkpoint holds."""
+        by_server: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)
+        for key, tensor in tensors.items():
+            aggregator, _, name = key.partition(":")
+            by_server[aggregator][name] = tensor
+        return {a: wire.unflatten(by_server[str(a)], self._server_type) for a in self.servers}
+
+    def _saved_state(self, checkpoint: Checkpoint) -> _Saved:
+        """Returns what a checkpoint on disk relies on."""
+        since = checkpoint.states.numpy().copy()
+        found = self.folder.best(checkpoint.best, self._experiment) if checkpoint.best else None
+        if found is None:
+            return _Saved(since, None)
+        tensors = dict(found.tensors)
+        best_since = tensors.pop(STATES).numpy().copy()
+        return _Saved(since, RunState(found.round, best_since, self._servers_of(tensors)))
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """What a checkpoint on disk relies on."""
+
+    since: Array  # (clients,) the round of each client's private state; -1: none
+    best: RunState | None
+
+
+def _tensors(since: Array, servers: Mapping[int, Any]) -> dict[str, torch.Tensor]:
+    """Returns the tensors of a checkpoint, without those of privacy."""
+    tensors = {STATES: torch.from_numpy(since)}
+    for aggregator, server in servers.items():
+        for key, tensor in wire.flatten(server).items():
+            tensors[f"{aggregator}:{key}"] = tensor
+    return tensors

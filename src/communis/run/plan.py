@@ -47,6 +47,9 @@ class Plan:
     # rounds in which pairs are compared; "evaluated": those with an evaluation, "every": all
     pairs_in: Rounds = "evaluated"
     checkpoint_every: int = 1  # rounds between checkpoints
+    # keep the models of the clients that are scored, and the predictions for their test windows,
+    # after the last round and after the best one by validation
+    keep: bool = True
     # who carries work to the clients; empty: processes of this machine, "ray": actors on a Ray
     # cluster, see the guide to clusters
     backend: Literal["", "ray"] = ""

@@ -26,6 +26,7 @@ from communis.core.contract import (
     UpMessage,
 )
 from communis.core.pooled import is_count
+from communis.core.state import State
 from communis.exchange.messages import PRIVATE_STATE, Answer, Ask, ScoreColumns
 from communis.exchange.privacy.guard import Guard
 from communis.exchange.wire import (
@@ -45,6 +46,12 @@ from communis.fleet.fleet import AnyMethod
 EVAL_BATCH = 512
 FIRST = "first message/"  # prefix of an attacker's first message in its private state
 MEMORY = "memory of the optimiser/"  # prefix of what the optimiser carries on, in the same file
+# What `keep` returns: prefixes and names of its tensors.
+MODEL = "model/"
+STATE = "state/"
+SCALE = "scale/"
+PREDICTIONS = "predictions"  # (n, outputs) float16, for every test window
+WINDOWS = "windows"  # (n,) int64, the rows of these windows
 NAME = re.compile(r"(\d{6})-(\d{6})\.safetensors")
 
 
@@ -130,9 +137,11 @@ class Executor:
         received = receive(ask.down, self.down_type, device=self.fleet.device)
         down = received.payload
         state = self.method.adopt(client, state, down)
-        if ask.kind == "evaluate":
+        if ask.kind in ("evaluate", "keep"):
             state = self.method.prepare(client, state)
             with torch.no_grad(), client.streams.torch("evaluation", ask.round, ask.client):
+                if ask.kind == "keep":
+                    return Answer(ask.client, self._learned(client, state))
                 return Answer(ask.client, scores=self._scores(client, state))
         up = None
         if ask.kind == "after":
@@ -245,6 +254,25 @@ class Executor:
             found.add(client.card.id, split, "+".join(subset), own, scores)
         return found
 
+    def _learned(self, client: Client, state: Any) -> bytes:
+        """Returns what was learned for a client: its model as it predicts, the state that its
+        predictions depend on, the scales of its sensors, and the predictions for its test
+        windows."""
+        client.model.eval()
+        fleet = self.fleet.fleet
+        model = State.all(client.model)
+        learned = {MODEL + path: tensor for path, tensor in model.items()}
+        learned |= {STATE + key: tensor for key, tensor in flatten(state).items()}
+        for m, scale in fleet.scales(client.card.id).items():
+            learned[f"{SCALE}{m}/mean"] = torch.as_tensor(scale.mean)
+            learned[f"{SCALE}{m}/deviation"] = torch.as_tensor(scale.deviation)
+        if len(client.test):
+            values, _ = self._predicted(client, state, client.test, client.card.modalities)
+            most = torch.finfo(torch.float16).max
+            learned[PREDICTIONS] = values[""].clamp(-most, most).half()
+            learned[WINDOWS] = torch.from_numpy(fleet.test_rows(client.card.id))
+        return encode(learned).data
+
     def _scored(
         self, client: Client, state: Any, samples: Samples, subset: Sequence[str], views: bool
     ) -> Iterator[Score]:
@@ -253,8 +281,28 @@ class Executor:
         Its prediction and its measures are also scored over the windows that at least one sensor
         saw (`@seen`): a window that none saw is guessed. A client without such windows has no such
         score."""
+        values, sensors = self._predicted(client, state, samples, subset, views)
+        target = samples.target.cpu()
+        yield from scores_of(client.task, values, target)
+        seen = sensors > 0
+        if views and bool(seen.any()):
+            own = {f"{name}_seen": x for name, x in values.items() if x.ndim == 1}
+            own["seen"] = values[""]
+            kept = {name: x[seen] for name, x in own.items()}
+            yield from scores_of(client.task, kept, target[seen])
+
+    def _predicted(
+        self,
+        client: Client,
+        state: Any,
+        samples: Samples,
+        subset: Sequence[str],
+        views: bool = False,
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """The method's prediction ("") and, with `views`, what else it has to say; and how many
+        sensors of the subset saw each window."""
         found: dict[str, list[Tensor]] = defaultdict(list)
-        sensors: list[Tensor] = []  # how many of the subset saw each window
+        sensors: list[Tensor] = []
         for indices in torch.split(torch.arange(len(samples)), EVAL_BATCH):
             batch = only(samples.batch(indices), subset)
             there = torch.stack(list(batch.present.values())).sum(0)
@@ -266,15 +314,7 @@ class Executor:
             for name, value in said.items():
                 known = value if value.ndim == 1 else guessed(value, there > 0, client)
                 found[name].append(known.cpu())
-        values = {name: torch.cat(parts) for name, parts in found.items()}
-        target = samples.target.cpu()
-        yield from scores_of(client.task, values, target)
-        seen = torch.cat(sensors) > 0
-        if views and bool(seen.any()):
-            own = {f"{name}_seen": x for name, x in values.items() if x.ndim == 1}
-            own["seen"] = values[""]
-            kept = {name: x[seen] for name, x in own.items()}
-            yield from scores_of(client.task, kept, target[seen])
+        return {name: torch.cat(parts) for name, parts in found.items()}, torch.cat(sensors)
 
 
 def _taken(kept: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -1,0 +1,247 @@
+"""What a run has learned, in its folder, for use without the data that it was trained on.
+
+    learned.json                       the models of every scored client, after the last round and
+                                       after the best one; the scales of its sensors
+    learned/DIGEST.safetensors         a model as it predicts, with the state that its predictions
+                                       depend on; equal ones share a file
+    learned/predictions-000025.parquet the predictions for test windows after a round
+
+The index `learned.json` names the digest of every file. It comes last, and files that it does not
+name are removed.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from torch import Tensor
+
+from communis.core import disk
+from communis.core.contract import Modality
+from communis.core.disk import DamagedError
+from communis.core.samples import Scale
+from communis.data.recordings.windows import Windows
+from communis.exchange import wire
+from communis.exchange.messages import Answer
+from communis.run.backends.executor import MODEL, PREDICTIONS, SCALE, STATE, WINDOWS
+
+INDEX = "learned.json"
+FOLDER = "learned"
+WAY_OUT = "put back a copy, or run it again"
+PREDICTION_COLUMNS = ("client", "window", "recording", "start", "target", "scores")
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What was learned for one client, as it lies in the folder."""
+
+    file: str  # of the model
+    scales: Mapping[Modality, Scale]
+
+
+@dataclass(frozen=True)
+class RoundLearned:
+    """What was learned up to one round."""
+
+    round: int
+    clients: Mapping[int, Learned]
+    predictions: str  # file; empty: no client has test windows
+    predictions_digest: str
+    common: str = ""  # file of the common model; empty: there is none
+
+
+@dataclass(frozen=True)
+class Index:
+    """The content of learned.json."""
+
+    last: int  # the last round
+    best: int  # the best round by validation; 0: not known
+    rounds: Mapping[int, RoundLearned] = field(default_factory=dict)
+
+
+class LearnedFolder:
+    """Reads and writes what a run has learned. owner: what digests depend on."""
+
+    def __init__(self, run: Path, owner: str = "") -> None:
+        self.run = run
+        self.owner = owner
+        self.folder = run / FOLDER
+
+    @property
+    def exists(self) -> bool:
+        return (self.run / INDEX).exists()
+
+    def write_round(
+        self, round: int, answers: Iterable[Answer], common: Mapping[str, Tensor], windows: Windows
+    ) -> RoundLearned:
+        """Writes what the answers to `keep` hold, and the common model if there is one."""
+        disk.make_folder(self.folder)
+        clients: dict[int, Learned] = {}
+        columns: list[tuple[int, np.ndarray, np.ndarray]] = []
+        for answer in answers:
+            if answer.failure:
+                continue
+            tensors = wire.load(answer.up, max_bytes=len(answer.up))
+            predictions = tensors.pop(PREDICTIONS, None)
+            rows = tensors.pop(WINDOWS, None)
+            if predictions is not None and rows is not None:
+                columns.append((answer.client, rows.numpy(), predictions.numpy()))
+            scales = _scales(tensors)
+            model = {k: t for k, t in tensors.items() if k.startswith((MODEL, STATE))}
+            clients[answer.client] = Learned(self._write_model(model), scales)
+        name, digest = self._write_predictions(round, columns, windows) if columns else ("", "")
+        of_all = {MODEL + path: tensor for path, tensor in common.items()}
+        common_file = self._write_model(of_all) if common else ""
+        return RoundLearned(round, clients, name, digest, common_file)
+
+    def write_index(self, index: Index) -> None:
+        """Puts the index in place once its files are synced, and removes files that it does not
+        name."""
+        disk.sync(self.run)
+        disk.write_json(self.run / INDEX, _as_table(index), self.owner)
+        named = set()
+        for learned in index.rounds.values():
+            named |= {learned.predictions, learned.common}
+            named |= {client.file for client in learned.clients.values()}
+        for path in self.folder.iterdir():
+            if path.name not in named:
+                disk.remove(path)
+
+    def index(self) -> Index:
+        """Returns what is there; refuses an index that is damaged or another run's."""
+        table = disk.read_json(self.run / INDEX, self.owner)
+        try:
+            return _from_table(table)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DamagedError(
+                f"{self.run / INDEX}: not as this version writes it ({type(error).__name__}: "
+                f"{error}); {WAY_OUT}"
+            ) from None
+
+    def model(self, file: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Returns the tensors of a model by path, and those of its state by name."""
+        path = self.folder / file
+        data = self._read(path, path.stem)
+        tensors = wire.load(data, max_bytes=len(data))
+        model = {k.removeprefix(MODEL): t for k, t in tensors.items() if k.startswith(MODEL)}
+        state = {k.removeprefix(STATE): t for k, t in tensors.items() if k.startswith(STATE)}
+        return model, state
+
+    def predictions(self, learned: RoundLearned) -> pa.Table:
+        """Returns the predictions for test windows, one row per window."""
+        data = self._read(self.folder / learned.predictions, learned.predictions_digest)
+        table: pa.Table = pq.read_table(io.BytesIO(data))
+        return table
+
+    def _write_model(self, tensors: dict[str, Tensor]) -> str:
+        data = wire.encode(tensors).data
+        name = f"{disk.digest_of(data)}.safetensors"
+        if not (self.folder / name).exists():
+            disk.write_file(self.folder / name, data)
+        return name
+
+    def _write_predictions(
+        self,
+        round: int,
+        columns: Sequence[tuple[int, np.ndarray, np.ndarray]],
+        windows: Windows,
+    ) -> tuple[str, str]:
+        rows = np.concatenate([rows for _, rows, _ in columns])
+        clients = np.repeat([c for c, _, _ in columns], [len(rows) for _, rows, _ in columns])
+        scores = np.concatenate([scores for _, _, scores in columns])
+        values = pa.array(scores.ravel())
+        outputs = scores.shape[1]
+        target = windows.target[rows]
+        if target.ndim == 1:
+            targets = pa.array(target)
+        else:
+            targets = pa.FixedSizeListArray.from_arrays(pa.array(target.ravel()), target.shape[1])
+        content = [
+            pa.array(clients.astype(np.int32)),
+            pa.array(rows.astype(np.int64)),
+            pa.array(windows.recording[rows].astype(np.int64)),
+            pa.array(windows.start[rows].astype(np.float64)),
+            targets,
+            pa.FixedSizeListArray.from_arrays(values, outputs),
+        ]
+        out = io.BytesIO()
+        pq.write_table(pa.table(content, names=list(PREDICTION_COLUMNS)), out, compression="zstd")
+        name = f"predictions-{round:06d}.parquet"
+        disk.write_file(self.folder / name, out.getvalue())
+        return name, disk.digest_of(out.getvalue())
+
+    def _read(self, path: Path, digest: str) -> bytes:
+        try:
+            data = disk.regular(path).read_bytes()
+        except OSError as error:
+            raise DamagedError(f"{path}: is gone ({error.strerror}); {WAY_OUT}") from None
+        if disk.digest_of(data) != digest:
+            raise DamagedError(
+                f"{path}: is damaged, or another run's: its content does not have the digest that "
+                f"{INDEX} names; {WAY_OUT}"
+            )
+        return data
+
+
+def _scales(tensors: Mapping[str, Tensor]) -> dict[Modality, Scale]:
+    modalities = [
+        key.removeprefix(SCALE).removesuffix("/mean")
+        for key in tensors
+        if key.startswith(SCALE) and key.endswith("/mean")
+    ]
+    return {
+        m: Scale(tensors[f"{SCALE}{m}/mean"].numpy(), tensors[f"{SCALE}{m}/deviation"].numpy())
+        for m in sorted(modalities)
+    }
+
+
+def _as_table(index: Index) -> dict[str, Any]:
+    rounds = {
+        str(learned.round): {
+            "predictions": learned.predictions,
+            "predictions_digest": learned.predictions_digest,
+            "common": learned.common,
+            "clients": {
+                str(client): {
+                    "file": own.file,
+                    "scales": {
+                        m: {"mean": scale.mean.tolist(), "deviation": scale.deviation.tolist()}
+                        for m, scale in own.scales.items()
+                    },
+                }
+                for client, own in learned.clients.items()
+            },
+        }
+        for learned in index.rounds.values()
+    }
+    return {"last": index.last, "best": index.best, "rounds": rounds}
+
+
+def _from_table(table: Mapping[str, Any]) -> Index:
+    rounds = {}
+    for round, entry in table["rounds"].items():
+        clients = {
+            int(client): Learned(
+                str(own["file"]),
+                {
+                    m: Scale(np.asarray(scale["mean"]), np.asarray(scale["deviation"]))
+                    for m, scale in own["scales"].items()
+                },
+            )
+            for client, own in entry["clients"].items()
+        }
+        rounds[int(round)] = RoundLearned(
+            int(round),
+            clients,
+            str(entry["predictions"]),
+            str(entry["predictions_digest"]),
+            str(entry["common"]),
+        )
+    return Index(int(table["last"]), int(table["best"]), rounds)
