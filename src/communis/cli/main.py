@@ -238,6 +238,37 @@ def report(
 
 
 @app.command()
+@done_by("trained")
+def export(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    client: Annotated[str, typer.Option(help="Whose model: the number or name of a client.")],
+    to: Annotated[
+        Literal["onnx", "pt2", "safetensors"],
+        typer.Option(
+            help="onnx: for onnxruntime and others (the extra `export`); pt2: a program for "
+            "torch.export.load; safetensors: the tensors alone."
+        ),
+    ] = "onnx",
+    round: Annotated[
+        str,
+        typer.Option(help="last, best (the round with the best validation score), or its number."),
+    ] = "last",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file to write.")
+    ] = None,
+    trust: Trust = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write a client's trained model with its preprocessing as one file.
+
+    A model card lies beside it. The model in the file is compared with the trained one.
+
+    Example: communis export runs/watch-fedavg --client 3 --to onnx
+    """
+    refuse_without_runs(run)
+
+
+@app.command()
 def new(
     file: Annotated[Path, typer.Argument(help="The TOML file to write.")],
     preset: Annotated[

@@ -30,6 +30,11 @@ EXTRAS = {
     "moment": Extra(
         "peft", "adapters on the MOMENT time-series model", ("peft>=0.18", "transformers>=5")
     ),
+    "export": Extra(
+        "onnxruntime",
+        "ONNX files of trained models",
+        ("onnx>=1.17", "onnxscript>=0.5", "onnxruntime>=1.20"),
+    ),
     "ray": Extra("ray", "running on a Ray cluster", ("ray>=2.40",)),
     "docs": Extra("zensical", "building the documentation"),
     "dev": Extra("pytest", "running the tests and checks"),

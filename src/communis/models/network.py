@@ -94,6 +94,9 @@ class Branch(nn.Module):
 def _encode(encoder: Encoder, x: Tensor, present: Tensor) -> Tensor:
     """Returns the features of present samples, and zeros for the others. The values of a masked
     sample reach neither the encoder nor its BatchNorm nor its gradients."""
+    if torch.compiler.is_compiling():  # a traced graph has no branch on values
+        all_features: Tensor = encoder(x)
+        return torch.where(present[:, None], all_features, torch.zeros_like(all_features))
     if bool(present.all()):
         features: Tensor = encoder(x)
         return features

@@ -51,6 +51,7 @@ class Predictor(nn.Module):
         # Some methods give a client encoders of sensors that it lacks.
         self._encoded = tuple(client.model.shapes)
         self._scales = nn.ModuleDict({m: _Scaling(scales.get(m)) for m in self._encoded})
+        self.requires_grad_(False)
         self.eval()
 
     @property
@@ -65,6 +66,12 @@ class Predictor(nn.Module):
     def client(self) -> int:
         """The number of the client whose model this is; -1: the common model."""
         return self._client.card.id
+
+    def scale(self, modality: Modality) -> tuple[Tensor, Tensor]:
+        """The mean and the divisor by which the channels of a modality are normalised."""
+        scaling = self._scales[modality]
+        assert isinstance(scaling, _Scaling)
+        return scaling.mean, scaling.divisor
 
     def forward(self, inputs: Inputs, present: Inputs | None = None) -> Tensor:
         batch = self.batch(inputs, present or {})
@@ -91,7 +98,7 @@ class Predictor(nn.Module):
             x = inputs.get(m) if m in self.modalities else None
             if x is None:
                 shape = self.format.shapes[m]
-                x = torch.full((len(given), *shape), torch.nan, device=given.device)
+                x = torch.full((given.shape[0], *shape), torch.nan, device=given.device)
             x = x.movedim(1, -1)  # channels last, as in training
             kind = self.format.kinds[m]
             known = torch.isfinite(x)
@@ -100,7 +107,9 @@ class Predictor(nn.Module):
                 sensed = sensed & present[m]
             values[m] = _filled(self._scales[m](x), known, sensed, kind).movedim(-1, 1)
             there[m] = sensed
-        return Batch(values, there, torch.zeros(len(given), dtype=torch.long, device=given.device))
+        return Batch(
+            values, there, torch.zeros(given.shape[0], dtype=torch.long, device=given.device)
+        )
 
 
 class _Scaling(nn.Module):

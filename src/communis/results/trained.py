@@ -14,6 +14,7 @@ import torch
 from communis.core.contract import Card, Client, Modality
 from communis.core.disk import DamagedError
 from communis.core.errors import CommunisError
+from communis.core.plugins import nearest
 from communis.core.samples import TensorSamples
 from communis.core.state import State
 from communis.core.streams import Streams
@@ -82,6 +83,21 @@ class Trained:
                 f"there are {_listed(sorted(learned.clients))}"
             )
         return self._predictor(client, learned.clients[client], learned.round)
+
+    def number(self, round: int | str) -> int:
+        """The number of a round: `last`, `best`, or one of these numbers."""
+        return self._of_round(round).round
+
+    def client(self, name: str) -> int:
+        """The number of a client, given as a number or by its name."""
+        entries = self._folder.fleet()["clients"]
+        for entry in entries:
+            if name in (str(entry["id"]), str(entry.get("name", ""))):
+                return int(entry["id"])
+        names = [str(entry.get("name") or entry["id"]) for entry in entries]
+        raise CommunisError(
+            f"{self.path}: no client {name!r}{nearest(name, names)}; there are {_listed(names)}"
+        )
 
     def _of_round(self, round: int | str) -> RoundLearned:
         index = self.index
@@ -165,6 +181,6 @@ def _no_windows(form: WindowFormat, modalities: Sequence[Modality]) -> TensorSam
     return TensorSamples(inputs, present, target)
 
 
-def _listed(numbers: Sequence[int]) -> str:
+def _listed(numbers: Sequence[object]) -> str:
     shown = ", ".join(map(str, numbers[:10]))
     return f"{shown} and {len(numbers) - 10} more" if len(numbers) > 10 else shown or "none"

@@ -1,0 +1,200 @@
+"""The model card: what a trained model is, what it was trained on, how good it is, what it tells of
+the people whose data it saw, and how to call it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+from communis.core.metrics import better
+from communis.results.export.files import Kind
+from communis.results.finished import Finished
+from communis.results.predictor import Predictor
+from communis.results.verdict import verdict
+
+SHOWN = ("accuracy", "macro_f1", "nll", "ece", "mae", "rmse", "mpjpe")
+
+
+@dataclass(frozen=True)
+class Card:
+    """Facts about a trained model, for its metadata and for people."""
+
+    run: Finished
+    predictor: Predictor
+    round: int
+    whose: str  # "client 3", or "the common model"
+    about_data: Any  # the source's `ABOUT`; None where it has none
+    kind: Kind
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What a program needs to call the model."""
+        form = self.predictor.format
+        return {
+            "method": self.run.method,
+            "whose": self.whose,
+            "round": self.round,
+            "seed": self.run.seed,
+            "classes": list(form.labels),
+            "window_seconds": form.seconds,
+            "sensors": {
+                m: {
+                    "shape": list(form.shapes[m]),
+                    "rate": form.rate(m),
+                    "unit": form.units[m],
+                    "kind": form.kinds[m],
+                }
+                for m in self.predictor.modalities
+            },
+            "scores": {name: values for name, values in self.scores},
+            "data": str(self.run.config["data"]["name"]),
+            "data_licence": self._licence,
+            "privacy": verdict(self.run).line,
+            "communis": str(self.run.environment.get("versions", {}).get("communis", "")),
+        }
+
+    @property
+    def scores(self) -> list[tuple[str, dict[str, float]]]:
+        """Test scores of this client, and the mean and spread over all clients, in this round."""
+        table = self.run.rows("scores", rounds=[self.round])
+        own = table[table["own"] & (table["class"] == -1) & (table["split"] == "test")]
+        shown = []
+        for name in SHOWN:
+            values = own[own["metric"] == name].set_index("client")["value"]
+            if not len(values):
+                continue
+            entry = {"mean": fmean(values), "clients": float(len(values))}
+            if len(values) > 1:
+                entry["spread"] = stdev(values)
+            weakest = values.min() if better(name) > 0 else values.max()
+            entry["weakest"] = float(weakest)
+            if self.predictor.client in values.index:
+                entry["this client"] = float(values[self.predictor.client])
+            shown.append((name, entry))
+        return shown
+
+    @property
+    def _licence(self) -> str:
+        return str(getattr(self.about_data, "licence", "") or "not stated")
+
+    def text(self, file: str, check: str) -> str:
+        """The card in Markdown. file: the name of the model's file. check: its comparison with the
+        trained model."""
+        form = self.predictor.format
+        run = self.run
+        clients = len(run.clients)
+        rates = [
+            f"| `{m}` | {' x '.join(map(str, form.shapes[m]))} | {form.rate(m):g} Hz | "
+            f"{form.units[m] or 'not stated'} |"
+            for m in self.predictor.modalities
+        ]
+        lines = [
+            f"# {file}",
+            "",
+            f"{self.whose[:1].upper()}{self.whose[1:]} of {run.method} after round {self.round}, "
+            f"seed {run.seed}, with its preprocessing.",
+            "",
+            "## Input and output",
+            "",
+            f"Windows of {form.seconds:g} s, as they were recorded, by sensor; NaN where nothing "
+            "was sensed.",
+            "",
+            "| sensor | shape of a window | rate | unit |",
+            "|---|---|---|---|",
+            *rates,
+            "",
+            *_output(form.labels),
+            "",
+            "## How to call it",
+            "",
+            *_call(self.kind, file, self.predictor),
+            "",
+            f"Checked against the trained model: {check}." if check else "Not checked: no graph.",
+            "",
+            "## Data",
+            "",
+            f"* Trained on `{run.config['data']['name']}`, licence: {self._licence}.",
+            *([f"* {self._citation}"] if self._citation else []),
+            f"* {clients} clients; sensors and models differ between them: {_fleet(run)}.",
+            f"* Normalised by {_scales(self.predictor)}.",
+            "",
+            "## Scores on test windows",
+            "",
+            "| score | mean over clients | spread | weakest client | this client |",
+            "|---|---|---|---|---|",
+            *[_row(name, values) for name, values in self.scores],
+            "",
+            "One seed. Scores say how the model does on windows of the same people, split as "
+            f'`data.split = "{run.config["data"].get("split", "not stated")}"` says, and nothing '
+            "of other people.",
+            "",
+            "## Privacy",
+            "",
+            verdict(run).line,
+            "",
+        ]
+        return "\n".join(lines)
+
+    @property
+    def _citation(self) -> str:
+        return str(getattr(self.about_data, "citation", ""))
+
+
+def _output(labels: Sequence[str]) -> list[str]:
+    if not labels:
+        return ["Output `scores`, one row per window."]
+    named = ", ".join(f"{number} {name}" for number, name in enumerate(labels))
+    return [
+        f"Outputs `scores` (before the softmax) and `probabilities`, one column per class: {named}."
+    ]
+
+
+def _call(kind: Kind, file: str, predictor: Predictor) -> list[str]:
+    first = predictor.modalities[0]
+    shape = ", ".join(map(str, predictor.format.shapes[first]))
+    comment = f"# (windows, {shape})"
+    if kind == "onnx":
+        body = [
+            "import onnxruntime",
+            f'session = onnxruntime.InferenceSession("{file}")',
+            "feed = {",
+            *[f'    "{m}": {m},' for m in predictor.modalities],
+            *[f'    "{m}_present": {m}_present,' for m in predictor.modalities],
+            f"}}  {comment}, float32; present: (windows,), bool",
+            "scores, *_ = session.run(None, feed)",
+        ]
+    elif kind == "pt2":
+        body = [
+            "import torch",
+            f'model = torch.export.load("{file}").module()',
+            f"inputs = {{{', '.join(f'{m!r}: {m}' for m in predictor.modalities)}}}  {comment}",
+            f"present = {{{', '.join(f'{m!r}: {m}_present' for m in predictor.modalities)}}}",
+            "scores, *_ = model(inputs, present)",
+        ]
+    else:
+        body = [
+            "from safetensors.torch import load_file",
+            f'tensors = load_file("{file}")  # network.*: parameters by path; _scales.*: z-scores',
+        ]
+    return ["```python", *body, "```"]
+
+
+def _fleet(run: Finished) -> str:
+    kinds: dict[str, int] = {}
+    for sensors in run.sensors.values():
+        kinds["+".join(sensors)] = kinds.get("+".join(sensors), 0) + 1
+    return ", ".join(f"{count} with {name}" for name, count in kinds.items())
+
+
+def _scales(predictor: Predictor) -> str:
+    if predictor.own_scales:
+        return "the training windows of this client"
+    return "what is given when it is called"
+
+
+def _row(name: str, values: Mapping[str, float]) -> str:
+    spread = f"{values['spread']:.3f}" if "spread" in values else ""
+    own = f"{values['this client']:.3f}" if "this client" in values else ""
+    return f"| {name} | {values['mean']:.3f} | {spread} | {values['weakest']:.3f} | {own} |"
