@@ -162,7 +162,7 @@ class Operator(nn.Module):
     def forward(self, kernels: Tensor, seen: Tensor) -> Tensor:
         """Adds theta_M to the kernels (B, H, m, d / H). seen (B,): which samples have any token."""
         matrix = self.matrix()
-        return kernels + matrix.view(len(matrix), self.heads, -1).transpose(0, 1)
+        return kernels + matrix.view(matrix.shape[0], self.heads, -1).transpose(0, 1)
 
 
 class MovingOperator(Operator):
@@ -264,7 +264,7 @@ class TokenFusion(Fusion):
         self, features: Mapping[str, Tensor], present: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
         width = self.features
-        tokens = {m: h.reshape(len(h), h.shape[1] // width, width) for m, h in features.items()}
+        tokens = {m: h.reshape(h.shape[0], h.shape[1] // width, width) for m, h in features.items()}
         # Padding of point clouds arrives as tokens of zeros (models/tokens.py).
         mask = torch.cat([present[m][:, None] & (t != 0).any(2) for m, t in tokens.items()], 1)
         x = torch.cat(list(tokens.values()), 1).masked_fill(~mask[..., None], 0.0)

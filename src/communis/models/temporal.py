@@ -120,7 +120,7 @@ class Temporal(Fusion):
         return total / torch.stack(list(here.values())).sum(0).clamp_min(1)
 
     def _stretched(self, h: Tensor) -> Tensor:
-        sequence = h.reshape(len(h), h.shape[1] // self.channels, self.channels)
+        sequence = h.reshape(h.shape[0], h.shape[1] // self.channels, self.channels)
         if sequence.shape[1] == self.steps:
             return sequence
         return F.interpolate(sequence.mT, self.steps, mode="linear").mT

@@ -58,7 +58,7 @@ class Backbone(Encoder):
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = self.attend(self.embed(patched(x)))
-        return tokens.mean(1).view(len(x), -1, WIDTH).mean(1)
+        return tokens.mean(1).view(x.shape[0], -1, WIDTH).mean(1)
 
     def attend(self, tokens: Tensor) -> Tensor:
         tokens = tokens + positions(tokens.shape[1], WIDTH).to(tokens)
@@ -107,7 +107,7 @@ def patched(x: Tensor) -> Tensor:
     x = x.flatten(0, 1)
     x = x - x.mean(-1, keepdim=True)
     x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)  # a constant one stays zero
-    return F.pad(x, (0, -x.shape[-1] % PATCH)).view(len(x), -1, PATCH)
+    return F.pad(x, (0, -x.shape[-1] % PATCH)).view(x.shape[0], -1, PATCH)
 
 
 def load(weights: str) -> dict[str, Tensor]:

@@ -48,7 +48,7 @@ class Card:
                 }
                 for m in self.predictor.modalities
             },
-            "scores": {name: values for name, values in self.scores},
+            "scores": dict(self.scores),
             "data": str(self.run.config["data"]["name"]),
             "data_licence": self._licence,
             "privacy": verdict(self.run).line,
