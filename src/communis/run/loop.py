@@ -87,6 +87,7 @@ class Run:
         self._streams = fleet.streams
         self._clock = setup.clock
         self._attackers = setup.attackers
+        self._newcomers = setup.newcomers
         self._privacy = setup.privacy
         self._aggregation = setup.aggregation
         self._server_type, *_ = wire.payload_types(type(method))
@@ -359,12 +360,17 @@ class Run:
             )
             if self._lasting:
                 log.info(notes[-1])
-        return {"notes": notes, "evaluation": {"clients": count, "of": len(honest)}}
+        about: dict[str, Any] = {"evaluation": {"clients": count, "of": len(honest)}}
+        if self._newcomers:
+            about["newcomers"] = [{"id": i, "unscored": why} for i, why in self._newcomers.items()]
+        return {"notes": notes, **about}
 
     @cached_property
     def _honest(self) -> list[int]:
-        """The clients that can be scored."""
-        return [i for i in range(len(self._fleet.fleet)) if i not in self._attackers]
+        """The clients that take part and can be scored."""
+        fleet = self._fleet.fleet
+        others = {*self._attackers, *fleet.newcomers}
+        return [i for i in range(len(fleet)) if i not in others]
 
     def _evaluate(
         self,
@@ -380,8 +386,10 @@ class Run:
         if not self.plan.evaluates(round) and not self._privacy.over(round + 1, cohort):
             return ScoreColumns(), []
         clients = self.plan.evaluated(self._honest, round, self._streams)
-        messages = self._downs(clients, servers, "evaluate")
-        asks = [Ask("evaluate", i, round, int(since[i]), messages[i].data) for i in clients]
+        common = [i for i, why in self._newcomers.items() if not why]
+        everybody = [*clients, *self.plan.evaluated(common, round, self._streams)]
+        messages = self._downs(everybody, servers, "evaluate")
+        asks = [Ask("evaluate", i, round, int(since[i]), messages[i].data) for i in everybody]
         answers = list(self.backend.perform(asks))
         if self.plan.eval_whole and not self.method.needs.raw_data:
             messages = self._downs(clients, servers, "whole")
