@@ -171,12 +171,15 @@ class Fleet:
         return np.arange(first, last) if order is None else np.sort(order[first:last])
 
     def training_bytes(self) -> dict[int, int]:
-        """Returns the bytes of the training windows of every client, with their targets."""
+        """Returns the bytes of the training windows of every client that takes part, with their
+        targets."""
         sizes = {m: a.itemsize * int(np.prod(a.shape[1:])) for m, a in self.windows.inputs.items()}
         target = self.windows.target.itemsize * int(np.prod(self.windows.target.shape[1:]))
         samples, by_modality = self.counts
         total = {}
         for i, suite in enumerate(self.suites):
+            if i in self.newcomers:
+                continue
             inputs = sum(sizes[m] * int(by_modality[m][i]) for m in suite)
             total[i] = target * int(samples[i]) + inputs
         return total

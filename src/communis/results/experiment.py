@@ -158,6 +158,12 @@ class Results:
         return scores.newcomers(self._scored, self.metric, self.select)
 
     @cached_property
+    def newcomer_differences(self) -> pd.DataFrame:
+        """The metric on newcomers minus that of the method that is best on them (`against`), paired
+        by seed, with the verdict."""
+        return scores.newcomer_differences(self._scored, self.metric, self.select)
+
+    @cached_property
     def newcomer_scores(self) -> pd.DataFrame:
         """One row per run and newcomer that was scored."""
         return scores.newcomer_scores(self._scored, self.metric, self.select)

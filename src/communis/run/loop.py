@@ -254,7 +254,8 @@ class Run:
             round_log.compare(self.servers, of_honest)
         spent = round_log.spent(self._clock, ledger)
         no_cost = 0.0 if self._clock else math.nan
-        honest = {a: server for a, server in servers.items() if a not in self._attackers}
+        others = {*self._attackers, *self._newcomers}
+        honest = {a: server for a, server in servers.items() if a not in others}
         attacking = [i for i in self._attackers if self._fleet.fleet.attack.attacks(i, round)]
         attack_distance = self._aggregation.moved(
             self.servers, servers, heard, received, attacking, round
@@ -301,6 +302,7 @@ class Run:
         fleet = self._fleet.fleet
         online = np.ones(len(self.cards), bool)  # a pooled client sits beside the server
         online[: len(fleet)] = fleet.online.who(len(fleet), round, self._streams) | fleet.pooled
+        online[list(fleet.newcomers)] = False  # as nodes of a graph they hear nobody
         generator = self._streams.generator("participation", round)
         there = np.asarray(trainers)
         able = self._privacy.able(there[online[there]].tolist() if trainers else [], round)

@@ -35,11 +35,6 @@ class Setup:
         topology = topology or Star()
         privacy = privacy or PrivacyConfig()
         fleet = hold_out(fleet, plan.newcomers)
-        if fleet.newcomers and not isinstance(topology, Star):
-            raise CommunisError(
-                "newcomers: in a graph there is no server from which a newcomer could get the "
-                'common model: set run.newcomers = 0, or topology.kind = "star"'
-            )
         if not method.needs.exchange:
             topology = Apart()
             if privacy.mode != "none":
@@ -74,6 +69,8 @@ class Setup:
         method = self.clients.method
         if not method.needs.exchange:
             return "nothing is exchanged"
+        if not isinstance(self.topology, Star):
+            return "a graph has no server from which a newcomer could get a model"
         server = self.servers[self.topology.aggregator_of(card.id)]
         received = {key.partition("/")[2] for key in wire.flatten(method.down(server, card))}
         if method.needs.raw_data:  # the pooled client has statistics after its first round

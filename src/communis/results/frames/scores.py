@@ -319,6 +319,19 @@ def newcomers(finished: Sequence[Finished], metric: str, select: Select) -> pd.D
     return frame(table, (*METHOD, "metric", "over_clients", *ESTIMATE, "unscored"))
 
 
+def newcomer_differences(finished: Sequence[Finished], metric: str, select: Select) -> pd.DataFrame:
+    """The primary metric on newcomers minus that of the method that is best on them."""
+    table = []
+    for place, inside in each_cell(finished).items():
+        served = of_newcomers(inside, metric, select)
+        for row in served.rows if served else ():
+            if served and row.common:
+                about = {"method": row.method, "cell": place, "against": served.rows[0].method}
+                verdict = {"verdict": row.verdict}
+                table.append({**about, **of_estimate(row.difference), **verdict})
+    return frame(table, (*METHOD, "against", *ESTIMATE, "verdict"))
+
+
 def newcomer_scores(finished: Sequence[Finished], metric: str, select: Select) -> pd.DataFrame:
     """The primary metric of every newcomer that was scored in every run."""
     parts = []

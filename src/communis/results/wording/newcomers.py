@@ -32,7 +32,7 @@ def about_newcomers(found: Newcomers, metric: str, select: Select) -> str:
         by_reason.setdefault(row.why, []).append(row.method)
     if lacking:
         reasons = [f"{listed(methods)} ({why})" for why, methods in by_reason.items()]
-        others = f"those that have one: {listed(having)}" if having else "no other method has one"
+        others = f"those that have one: {listed(having)}" if having else "no method here has one"
         text.append(f"{NO_MODEL.capitalize()}: {'; '.join(reasons)}; {others}.")
     return " ".join(text)
 
