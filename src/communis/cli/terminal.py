@@ -25,10 +25,12 @@ from communis.results.compare import LEADING, Row, cells, rows, scored
 from communis.results.estimate import Estimate
 from communis.results.finished import Finished
 from communis.results.modalities import alone
+from communis.results.newcomers import Newcomers, newcomers
 from communis.results.privacy import as_json as promised
 from communis.results.timing import Clocked, timing
 from communis.results.traffic import Sent, traffic
 from communis.results.wording.clock import about_time, goal, of_rounds, of_target
+from communis.results.wording.newcomers import CONTROL, about_newcomers, against
 from communis.results.wording.numbers import count, kilobytes, number, plain, versus
 from communis.results.wording.privacy import lines as verdicts
 from communis.results.wording.scores import CHOICES, choices, how_to_read, scope
@@ -199,6 +201,9 @@ def results(
         view = comparison(table, metric)
     parts: list[RenderableType] = [view]
     words = f"{scope(runs)} {how_to_read(seen, found, metric, select)}"
+    if new := newcomers(seen, metric, select):
+        parts += _newcomers(new)
+        words += f" {about_newcomers(new, metric, select)}"
     if times := timing(seen, metric, select, targets):
         parts += _each("method", of_rounds(times), times.rows)
         parts += _each(goal(times.target, metric), of_target(times), times.rows)
@@ -227,7 +232,11 @@ def _score(row: Row, metric: str) -> str:
 
 
 def _weakest(row: Row) -> str:
-    return f"{row.weakest.mean:.3f}" if math.isfinite(row.weakest.mean) else "-"
+    return _mean(row.weakest)
+
+
+def _mean(estimate: Estimate) -> str:
+    return f"{estimate.mean:.3f}" if math.isfinite(estimate.mean) else "-"
 
 
 def _each(
@@ -238,6 +247,25 @@ def _each(
     for row in found:
         view.add_row(row.method, *(show(row) for show in columns.values()))
     return ["", view] if columns else []
+
+
+def _newcomers(found: Newcomers) -> list[RenderableType]:
+    """The methods on newcomers; nothing if none has a common model."""
+    best = found.rows[0]
+    if not best.common:
+        return []
+    shown = [name for name in found.metrics if name in (found.metrics[0], *LEADING)]
+    numbers = [*map(plain, shown), "weakest"]
+    last = [f"against {best.method}, 95 % interval"] if len(found.rows) > 1 else []
+    view = Stacked("newcomers", *numbers, *last, numbers=numbers, text=last)
+    for row in found.rows:
+        scores = [number(row.scores[name]) if row.common else "-" for name in shown]
+        verdict = [against(row)] if last else []
+        view.add_row(row.method, *scores, _mean(row.weakest), *verdict)
+    if found.control:
+        scores = [number(found.control[name]) for name in shown]
+        view.add_row(CONTROL, *scores, "-", *[""] * len(last))
+    return ["", view]
 
 
 def _selections(corner: str, found: Sequence[Selected]) -> Stacked:
@@ -286,7 +314,7 @@ def as_json(
     if len(groups) > 1:
         averages = [asdict(line) for line in lines(runs, metric, select)]
         found["averages"] = [{k: v for k, v in x.items() if k != "cells"} for x in averages]
-    found |= {"timing": [], "traffic": [], "modalities": []}
+    found |= {"timing": [], "traffic": [], "modalities": [], "newcomers": []}
     for part in (*groups.values(), *([scored(runs)] if len(groups) > 1 else [])):
         about = {"cell": part[0].cell if len(cells(part)) == 1 else None}  # None: over all
         if times := timing(part, metric, select, targets):
@@ -294,6 +322,8 @@ def as_json(
         found["traffic"] += [about | asdict(x) for x in traffic(part, metric, select, targets)]
         if scores := alone(part, metric, select):
             found["modalities"].append(about | asdict(scores))
+        if new := newcomers(part, metric, select):
+            found["newcomers"].append(about | asdict(new))
     return found | {"privacy": [promised(run) for run in scored(runs)]}
 
 

@@ -164,6 +164,7 @@ class Card:
     device: str = ""  # device profile
     # Shapes of the means and variances of the client's BatchNorm layers.
     statistics: Mapping[Path, tuple[int, ...]] = field(default_factory=dict)
+    newcomer: bool = False  # takes no part in training, and is only scored
 
     @property
     def shapes(self) -> Mapping[Path, tuple[int, ...]]:
@@ -196,6 +197,9 @@ class Client:
     timed: str = ""  # how the device clock measures computation; empty: it does not
     memory: dict[str, Tensor] = field(default_factory=dict)  # optimiser state kept between rounds
     public: Public | None = None  # for methods that need `public_windows`
+    # Of a newcomer: what it recorded before it is scored, with targets of zero. It has no training
+    # windows.
+    unlabelled: Samples | None = None
 
     def generator(self, name: str) -> np.random.Generator:
         """The client's random stream of this name in this round."""
@@ -342,6 +346,12 @@ class Method(Generic[S, C, D, U]):
     def predict(self, client: Client, state: C, batch: Batch) -> Tensor | Prediction:
         """The prediction that is scored, (B, outputs); a `Prediction` records other values too."""
         return client.model(batch).prediction
+
+    def needs_to_predict(self, card: Card) -> Collection[Path]:
+        """The paths that a newcomer must have received to be scored: `adopt`, `prepare` and
+        `predict` follow, with a private state that has never seen a training window. If some of
+        them stay with the clients, the method has no common model for newcomers."""
+        return card.shapes
 
     def common(self, server: S) -> Mapping[str, Tensor]:
         """The part of an aggregator's state that is meant for all clients, such as the common

@@ -58,7 +58,7 @@ def classes(fleet: FleetView, method: str, why: str) -> None:
 
 def local_data(fleet: FleetView, part: str, mend: str) -> None:
     """Requires that every client has a training window."""
-    empty = [str(card.id) for card in fleet.cards if not card.samples]
+    empty = [str(card.id) for card in fleet.cards if not card.samples and not card.newcomer]
     if empty:
         more = f" and {len(empty) - SHOWN} more" if len(empty) > SHOWN else ""
         raise CommunisError(

@@ -129,8 +129,8 @@ def fitted(hint: Any, value: Any, where: str) -> Any:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Literal and value in arguments:
         return value
-    if origin in (Union, UnionType):  # the value's own type, or the first that is a table
-        same = [a for a in arguments if type(value) is a or (is_dataclass(a) and _is_table(value))]
+    if origin in (Union, UnionType):  # the value's own type, or the first that may hold it
+        same = [a for a in arguments if _is_of(a, value)]
         if same:
             return fitted(same[0], value, where)
     if is_dataclass(hint) and _is_table(value):
@@ -151,6 +151,16 @@ def fitted(hint: Any, value: Any, where: str) -> Any:
     if hint is Any or (hint in (str, bool) and type(value) is hint):
         return value
     raise SchemaError(f"{where}: {_expectation(hint, value)}")
+
+
+def _is_of(hint: Any, value: Any) -> bool:
+    """Whether a value of a union is meant as this one of its types. A whole number is also a
+    float, if the union has no type for whole numbers."""
+    if is_dataclass(hint):
+        return _is_table(value)
+    if get_origin(hint) is tuple:
+        return isinstance(value, list | tuple)
+    return type(value) is hint or (hint is float and type(value) is int)
 
 
 def _expectation(hint: Any, value: Any) -> str:

@@ -97,7 +97,7 @@ class Scored:
     """A score with where it belongs."""
 
     client: int
-    split: str  # val or test
+    split: str  # val or test; newcomers: test windows of a newcomer
     subset: str  # the modalities that were there: "acc+gyro"
     own: bool  # they are all that the client owns
     score: Score

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, get_args
@@ -186,27 +186,36 @@ class AttackConfig:
         if self.count < 0:
             raise CommunisError(f"count must be 0 or more, got {self.count}")
 
-    def make(self, clients: int, streams: Streams) -> Attack:
-        """Returns the attack on a fleet of `clients` clients."""
+    def make(self, clients: int, streams: Streams, newcomers: Collection[int] = ()) -> Attack:
+        """Returns the attack on a fleet of `clients` clients. newcomers: those of them that take
+        no part in training, and so cannot attack."""
         unknown = [i for i in self.clients if not 0 <= i < clients]
         if unknown:
             raise CommunisError(
                 f"[attack] clients names {unknown}, but the fleet has clients 0 to {clients - 1}"
             )
-        number = len(set(self.clients)) or self.count
-        if number and number >= clients:
+        new = [i for i in self.clients if i in newcomers]
+        if new:
             raise CommunisError(
-                f"[attack] {number} attackers in a fleet of {clients}: at least one client must be "
-                f"honest, so give at most {clients - 1}"
+                f"[attack] clients names {new}, which are newcomers (run.newcomers) and take no "
+                "part in training: name other clients"
+            )
+        members = clients - len(newcomers)
+        number = len(set(self.clients)) or self.count
+        if number and number >= members:
+            raise CommunisError(
+                f"[attack] {number} attackers in a fleet of {members}: at least one client must be "
+                f"honest, so give at most {members - 1}"
             )
         if self.kind == "none" or not number:
             return Attack()
-        if 2 * number >= clients:
+        if 2 * number >= members:
             log.warning(
-                "%d of %d clients attack: no rule can help against half or more", number, clients
+                "%d of %d clients attack: no rule can help against half or more", number, members
             )
-        order = streams.generator("attackers").permutation(clients)
-        return self._by(self.clients or tuple(order[:number].tolist()))
+        order = streams.generator("attackers").permutation(clients).tolist()
+        able = [i for i in order if i not in newcomers]
+        return self._by(self.clients or tuple(able[:number]))
 
     def _by(self, attackers: tuple[int, ...]) -> Attack:
         return Attack(self.kind, attackers, self.scale, self.start, self.modality)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 
 from communis.core import requirements
@@ -28,6 +29,7 @@ from communis.core.groups import groups
 from communis.core.samples import joined
 from communis.core.state import State
 from communis.core.streams import Streams
+from communis.data.recordings.windows import TRAIN
 from communis.fleet.device import Clock, FullModel, of_fleet
 from communis.fleet.external_files import external_files
 from communis.fleet.fleet import AnyMethod, Fleet, Splits
@@ -212,17 +214,35 @@ class FleetClients:
         kit = self._kit(id)
         if fresh:
             kit.initial.load_into(kit.model)
+        train, val, test = self._splits(id)
+        new = self.cards[id].newcomer
         client = Client(
             self.cards[id],
             kit.model,
             self.task,
-            *self._splits(id),
+            train.at(np.arange(0)) if new else train,
+            val,
+            test,
             round,
             self.fleet.streams,
             timed=self.fleet.clock.mode if self.fleet.devices else "",
             public=self._public() if self.method.needs.public_windows else None,
+            unlabelled=train if new else None,
         )
         return self.fleet.attack.spoiled(client)
+
+    @cached_property
+    def class_counts(self) -> torch.Tensor:
+        """(classes,) training windows of each class, over all clients."""
+        windows = self.fleet.windows
+        train = (windows.split == TRAIN) & (self.fleet.clients_of >= 0)
+        return torch.bincount(torch.from_numpy(windows.classes[train]), minlength=self.task.classes)
+
+    @cached_property
+    def trained_paths(self) -> frozenset[str]:
+        """The paths that some trainer owns."""
+        distinct = {id(params): params for i in self.trainers for params in [self.cards[i].params]}
+        return frozenset(path for params in distinct.values() for path in params)
 
     def _public(self) -> Public:
         owner = public_client(self.fleet)
@@ -263,6 +283,7 @@ class FleetClients:
             kit.name,
             device,
             kit.statistics,
+            id in self.fleet.newcomers,
         )
 
     def _chosen(self, id: int) -> str | Architecture:
@@ -317,6 +338,8 @@ class FleetClients:
         if id not in self._cache:
             is_pooled = self.fleet.pooled and id == len(self.fleet)
             splits = self.fleet.all_samples() if is_pooled else self.fleet.samples(id)
+            if id in self.fleet.newcomers:  # in place of training windows, which it has none of
+                splits = (self.fleet.unlabelled_samples(id), *splits[1:])
             if self.method.needs.all_branches:
                 train, val, test = (joined([samples], self._no_windows) for samples in splits)
                 splits = train, val, test

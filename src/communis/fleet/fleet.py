@@ -31,7 +31,7 @@ from communis.core.samples import (
 from communis.core.streams import Streams
 from communis.core.tasks import scaled
 from communis.data.recordings.recording import Kind
-from communis.data.recordings.windows import TEST, TRAIN, VAL, Windows
+from communis.data.recordings.windows import TEST, TRAIN, UNUSED, VAL, Windows
 from communis.fleet.attack import Attack
 from communis.fleet.availability.detail import coarse_shape, coarsen
 from communis.fleet.availability.online import Online
@@ -65,6 +65,9 @@ class Fleet:
     attack: Attack = field(default_factory=Attack)  # which clients attack, and how
     public: int = -1  # client whose training windows are public; -1: see public.py
     dealt_by_size: bool = False  # models were dealt by the number of training windows
+    newcomers: tuple[int, ...] = ()  # clients that are scored, but take no part in training
+    # (N,) bool: windows of newcomers that would have been training windows; None: there are none
+    unlabelled: Array | None = None
 
     def __post_init__(self) -> None:
         if self.client_of is None:
@@ -140,6 +143,8 @@ class Fleet:
             digest.update(repr((list(self.devices), external, self.clock)).encode())
         if scaled(windows.task):
             digest.update(repr(windows.task).encode())
+        if self.newcomers:
+            digest.update(repr(self.newcomers).encode())
         if self.attack.attackers or self.public >= 0:
             digest.update(repr((self.attack, self.public)).encode())
         if outages:
@@ -166,12 +171,15 @@ class Fleet:
         return np.arange(first, last) if order is None else np.sort(order[first:last])
 
     def training_bytes(self) -> dict[int, int]:
-        """Returns the bytes of the training windows of every client, with their targets."""
+        """Returns the bytes of the training windows of every client that takes part, with their
+        targets."""
         sizes = {m: a.itemsize * int(np.prod(a.shape[1:])) for m, a in self.windows.inputs.items()}
         target = self.windows.target.itemsize * int(np.prod(self.windows.target.shape[1:]))
         samples, by_modality = self.counts
         total = {}
         for i, suite in enumerate(self.suites):
+            if i in self.newcomers:
+                continue
             inputs = sum(sizes[m] * int(by_modality[m][i]) for m in suite)
             total[i] = target * int(samples[i]) + inputs
         return total
@@ -212,26 +220,30 @@ class Fleet:
         _, by_modality = self.counts
         client = self.clients_of
         held_out = (client >= 0) & np.isin(self.windows.split, (VAL, TEST))
+        own = (client >= 0) & self._scaling(np.arange(len(client)))
         modalities = []
         for m, trained in by_modality.items():
             scored = np.bincount(client[held_out & self._flags[m]], minlength=len(self))
-            if trained.any() and (scored[trained == 0] > 0).any():
+            scaling = np.bincount(client[own & self._flags[m]], minlength=len(self))
+            if trained.any() and (scored[scaling == 0] > 0).any():
                 modalities.append(m)
         return modalities
+
+    def _scaling(self, rows: Array) -> Array:
+        """Returns (n,) bool: which of these windows the client's own scale is computed from. Those
+        of a newcomer need no labels for it."""
+        scaling: Array = self.windows.split[rows] == TRAIN
+        return scaling if self.unlabelled is None else scaling | self.unlabelled[rows]
 
     def samples(self, client: int, whole: bool = False) -> Splits:
         """Returns a client's windows as tensors. Missing values are zero, the rest is normalised.
         Training windows without any modality are left out. `whole`: with all of the fleet's
         sensors as they were recorded, whether the client owns them or not."""
-        rows = self.rows(client)
-        struck = self._recorded(rows, self.union) if whole else self._struck(client, rows)
-        sensed = {m: self._measured(client, m, rows, *struck[m], whole) for m in struck}
-        train_rows = self.windows.split[rows] == TRAIN
-        scales = {m: self._scale(m, x, train_rows & here) for m, (x, here) in sensed.items()}
+        rows, sensed, scales = self._normalised(client, whole)
         train, val, test = self._tensors(rows, sensed, scales)
         vals, tests = [val], [test]
         for outages in () if whole else self.redraws:
-            held_out = rows[~train_rows]
+            held_out = rows[self.windows.split[rows] != TRAIN]
             struck = self._struck(client, held_out, outages)
             sensed = {m: self._measured(client, m, held_out, *struck[m]) for m in struck}
             _, val, test = self._tensors(held_out, sensed, scales)
@@ -244,22 +256,35 @@ class Fleet:
 
     def scales(self, client: int) -> dict[Modality, Scale]:
         """Returns the scale by which each modality of a client is normalised; empty if none is."""
-        rows = self.rows(client)
-        rows = rows[self.windows.split[rows] == TRAIN]
-        struck = self._struck(client, rows)
-        scales = {}
-        for m in struck:
-            x, here = self._measured(client, m, rows, *struck[m])
-            scale = self._scale(m, x, here)
-            if scale is not None:
-                scales[m] = scale
-        return scales
+        _, _, scales = self._normalised(client)
+        self.windows.release()
+        return {m: scale for m, scale in scales.items() if scale is not None}
 
     def test_rows(self, client: int) -> Array:
         """Returns the rows of a client's test windows, once for every draw of the outages."""
         rows = self.rows(client)
         test = rows[self.windows.split[rows] == TEST]
         return np.tile(test, 1 + len(self.redraws))
+
+    def unlabelled_samples(self, client: int) -> TensorSamples:
+        """Returns the windows that a newcomer has recorded before it is scored, with targets of
+        zero: nobody has labelled them."""
+        rows, sensed, scales = self._normalised(client)
+        own = self._scaling(rows)
+        samples, _, _ = self._tensors(rows, sensed, scales, np.where(own, TRAIN, UNUSED))
+        self.windows.release()
+        return replace(samples, target=torch.zeros_like(samples.target))
+
+    def _normalised(
+        self, client: int, whole: bool = False
+    ) -> tuple[Array, dict[Modality, tuple[Array, Array]], dict[Modality, Scale | None]]:
+        """Returns a client's rows, what was measured in them, and the scale of every modality."""
+        rows = self.rows(client)
+        struck = self._recorded(rows, self.union) if whole else self._struck(client, rows)
+        sensed = {m: self._measured(client, m, rows, *struck[m], whole) for m in struck}
+        own = self._scaling(rows)
+        scales = {m: self._scale(m, x, own & here) for m, (x, here) in sensed.items()}
+        return rows, sensed, scales
 
     def _measured(
         self,
@@ -282,9 +307,11 @@ class Fleet:
         rows: Array,
         sensed: Mapping[Modality, tuple[Array, Array]],
         scales: Mapping[Modality, Scale | None],
+        split: Array | None = None,
     ) -> Splits:
-        """Returns the measured values of these windows, normalised and by split."""
-        split = self.windows.split[rows]
+        """Returns the measured values of these windows, normalised and by split: their own, unless
+        another one is given."""
+        split = self.windows.split[rows] if split is None else split
         inputs, present = {}, {}
         for m, (raw, here) in sensed.items():
             scale = scales[m]
@@ -369,7 +396,7 @@ class Fleet:
 
     def _scale(self, m: Modality, x: Array, trained: Array) -> Scale | None:
         """Returns the scale of those of a client's windows that are `trained`; that of the fleet if
-        it is configured or if the client has no training windows."""
+        it is configured or if the client has no such windows."""
         if self.normalise == "none":
             return None
         own = measured(x[trained]) if self.normalise == "client" else None

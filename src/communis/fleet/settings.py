@@ -19,7 +19,7 @@ from communis.core.plugins import nearest
 from communis.core.streams import Streams
 from communis.core.tasks import standardised
 from communis.data.recordings.windows import TRAIN, Windows
-from communis.fleet import device
+from communis.fleet import device, newcomers
 from communis.fleet.availability import timeline
 from communis.fleet.availability.draw import draw
 from communis.fleet.availability.dropout import Dropout
@@ -46,7 +46,7 @@ class FleetConfig:
     # distributed over the clients by `deal`
     deal: Literal["seed", "size", "device"] = "seed"  # how several models are distributed: drawn
     # by seed; or in equal shares, the first model to the clients with the fewest training windows
-    # (size) or the slowest devices (device)
+    # (size; newcomers, which have none, get it too) or the slowest devices (device)
     embedding: int = 0  # embedding size of all models; 0: the default of the architecture
     weights: str = ""  # file of pretrained weights, for models that need them; "random": untrained
     sglt: Sglt = field(default_factory=Sglt)  # settings of models on tokens; a setting at its
@@ -140,8 +140,15 @@ class FleetConfig:
             16 * numbers, f"models: {name}", "fleet.embedding, or layers and features in fleet.sglt"
         )
 
-    def make(self, windows: Windows, partition: Partition, streams: Streams) -> Fleet:
-        """Returns the fleet: the partition assigns the windows to clients, this table the rest."""
+    def make(
+        self,
+        windows: Windows,
+        partition: Partition,
+        streams: Streams,
+        asked: newcomers.Asked = 0.0,
+    ) -> Fleet:
+        """Returns the fleet: the partition assigns the windows to clients, this table the rest.
+        asked: the clients that take no part in training, by share or by number."""
         requested = max(partition.clients, partition.per_owner)
         if requested > len(windows):
             raise CommunisError(
@@ -155,12 +162,15 @@ class FleetConfig:
         )
         client_of = partition.clients_of(windows, streams)
         clients = int(client_of.max()) + 1
+        roles = self._cast(windows, client_of, clients, streams)
+        suites = [role.suite for role in roles]
+        new = newcomers.chosen(asked, windows, client_of, suites, streams)
+        complete = windows
+        windows, unlabelled = newcomers.without_labels(windows, client_of, new)
         if self.targets == "standard":
             train = windows.target[(windows.split == TRAIN) & (client_of >= 0)]
             task = standardised(windows.task, torch.from_numpy(np.asarray(train)))
             windows = replace(windows, task=task)
-        roles = self._cast(windows, client_of, clients, streams)
-        suites = [role.suite for role in roles]
         profiles = device.of_fleet([role.device for role in roles], self._measured())
         if self.profiles and not profiles:
             raise CommunisError(
@@ -169,7 +179,7 @@ class FleetConfig:
             )
         coarse = [role.detail == "coarse" for role in roles]
         devices = [role.device for role in roles]
-        outages = self._outages(windows, client_of, suites, roles, streams)
+        outages = self._outages(windows, complete, client_of, suites, roles, streams)
         fleet = Fleet(
             windows,
             suites,
@@ -183,6 +193,8 @@ class FleetConfig:
             redraws=outages[1:],
             online=self.online,
             public=self.public,
+            newcomers=new,
+            unlabelled=unlabelled,
         )
         role_models = [role.model for role in roles]
         by_size = self.deal == "size" and len(set(self.models)) > 1 and not all(role_models)
@@ -243,7 +255,10 @@ class FleetConfig:
             order = fleet.streams.generator("models").permutation(len(fleet))
             dealt = {client: self.models[i % len(self.models)] for client, i in enumerate(order)}
         elif self.deal == "size":
-            dealt = self._shares(role_models, fleet.counts[0])
+            # A newcomer has no training windows, and must not change who of the others has few.
+            of_newcomers = dict.fromkeys(fleet.newcomers, self.models[0])
+            given = [name or of_newcomers.get(i, "") for i, name in enumerate(role_models)]
+            dealt = of_newcomers | self._shares(given, fleet.counts[0])
         elif fleet.profiles:
             speeds = [fleet.profiles[name].flops for name in fleet.devices]
             dealt = self._shares(role_models, speeds)
@@ -266,13 +281,15 @@ class FleetConfig:
     def _outages(
         self,
         windows: Windows,
+        complete: Windows,
         client_of: Array,
         suites: Sequence[tuple[Modality, ...]],
         roles: Sequence[Role],
         streams: Streams,
     ) -> list[Outages]:
         """Returns the outages of all windows, followed by further draws for validation and test.
-        The list is empty if nothing drops out."""
+        The list is empty if nothing drops out. complete: the windows before newcomers lost theirs
+        for training; a saved trace covers them."""
         test = self.dropout if self.dropout_test is None else self.dropout_test
         drop = [role.drop for role in roles]
         drawn = self.dropout.kind != "none" or test.kind != "none"
@@ -293,7 +310,8 @@ class FleetConfig:
         dropping = drop if any(drop) else ()
         if self.trace:
             trace = Trace.load(Path(self.trace))
-            self._check(trace, windows, seconds)
+            recorded = timeline.durations(complete, client_of, place, len(suites))
+            self._check(trace, windows, recorded)
             return [Outages(place, trace, dropping)]
         if not drawn:
             return [Outages(place, None, dropping, number) for number in range(self.test_draws)]

@@ -82,7 +82,9 @@ class Ditto(Averaging, Method[Server, Private, Down, Up]):
         return Server(w=self.merge(server.w, ups))
 
     def prepare(self, client: Client, state: Private) -> Private:
-        """Loads v_k into the model, as the personal model makes the predictions."""
-        state.v.load_into(client.model)
+        """Loads v_k into the model, as the personal model makes the predictions. A newcomer has
+        none, so that the common model makes them."""
+        if not client.card.newcomer:
+            state.v.load_into(client.model)
         prepared: Private = super().prepare(client, state)
         return prepared

@@ -38,7 +38,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis.core import diagnostics, requirements
-from communis.core.contract import Batch, Client, FleetView, Model, Output, Prediction, Task
+from communis.core.contract import Batch, Card, Client, FleetView, Model, Output, Prediction, Task
 from communis.core.errors import CommunisError
 from communis.core.state import State
 from communis.methods.fedavg import Down, FedAvg, Server, Up
@@ -125,14 +125,19 @@ class FedDUET(FedAvg):
         losses = F.cross_entropy(z_P / sigma_f[:, None], y, reduction="none")  # Equation 5
         return (sigma_f * losses if self.rescale else losses).mean()  # Equation 7
 
+    def needs_to_predict(self, card: Card) -> list[str]:
+        return self.shared(super().needs_to_predict(card))
+
     def predict(self, client: Client, state: State, batch: Batch) -> Prediction:
         """Scores the ensemble of both heads. It also records the other ensemble, each head alone,
-        P-Head with its temperature, sigma_f, and the share of sensors whose s_m is at a bound."""
+        P-Head with its temperature, sigma_f, and the share of sensors whose s_m is at a bound. A
+        newcomer has no P-Head, so that G-Head alone predicts."""
         output = client.model(batch)
         z_G = output.prediction
         scored = z_G
         views: dict[str, Tensor] = {}
-        if self.dt:
+        personal = self.dt and not client.card.newcomer
+        if personal:
             z_P = client.model.private["head"](output.embedding)
             scored = z_G + z_P  # inference, Appendix A; the formula has no number
             views |= {"shared": z_G, "private": z_P}
@@ -144,7 +149,7 @@ class FedDUET(FedAvg):
             if self.shared_temperature:
                 scored = z_G / sigma_f[:, None]
                 views["shared"] = z_G
-            if self.dt:
+            if personal:
                 tempered = z_P / sigma_f[:, None]
                 if self.ensemble == "literal":
                     views["tempered"] = z_G + tempered

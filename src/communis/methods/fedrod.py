@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from communis.core import requirements
-from communis.core.contract import Batch, Client, FleetView, Model, Output, Task
+from communis.core.contract import Batch, Card, Client, FleetView, Model, Output, Task
 from communis.core.state import State
 from communis.methods.fedavg import Down, FedAvg, Server, Up
 from communis.models.network import MLP
@@ -57,7 +57,12 @@ class FedRoD(FedAvg):
         self.train(client, loss=loss)
         return self.keep(client), Up(w=self.send(client))
 
+    def needs_to_predict(self, card: Card) -> list[str]:
+        return self.shared(super().needs_to_predict(card))
+
     def predict(self, client: Client, state: State, batch: Batch) -> Tensor:
         output = client.model(batch)
+        if client.card.newcomer:  # it has no P-head
+            return output.prediction
         personal: Tensor = client.model.private["head"](output.embedding)
         return output.prediction + personal

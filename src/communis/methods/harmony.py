@@ -125,6 +125,10 @@ class Harmony(Sharing, Method[Server, Private, Down, Up]):
         w = self.send(client)
         return Private(State.all(client.model), down.stage2), Up(State() if down.stage2 else w)
 
+    def needs_to_predict(self, card: Card) -> list[str]:
+        """Without a fusion, encoders and unimodal classifiers suffice."""
+        return self.shared(super().needs_to_predict(card))
+
     def common(self, server: Server) -> State:
         return server.w
 

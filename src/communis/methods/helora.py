@@ -102,7 +102,7 @@ class HeLoRA(Averaging, Method[Server, State, Down, Up]):
         w = self.initial(fleet)
         rho = max((w[path].shape[rank_axis(path)] for path in lora_of(w)), default=0)
         seconds = [fleet.pace(card).forward for card in fleet.cards]
-        fastest = min(seconds)
+        fastest = min(seconds[card.id] for card in fleet.cards if not card.newcomer)
         r = [self.rank(rho, own / fastest) for own in seconds]
         return Server(w=w, r=torch.tensor(r))
 

@@ -63,6 +63,9 @@ class UniFL(Sharing, Method[Networks, State, Networks, Networks]):
         self.train(client, loss=lambda out, batch: unimodal_loss(client, out, batch), paths=paths)
         return self.keep(client), Networks(self.send(client))
 
+    def needs_to_predict(self, card: Card) -> list[str]:
+        return self.shared(super().needs_to_predict(card))
+
     def common(self, server: Networks) -> State:
         return server.w
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from communis.core import requirements
-from communis.core.contract import Batch, Client, FleetView, Model, Output, Task, modality_of
+from communis.core.contract import Batch, Card, Client, FleetView, Model, Output, Task, modality_of
 from communis.core.state import State
 from communis.methods.centralized import Centralized, Down, Server, Up
 from communis.methods.parts import uncertainty
@@ -45,6 +45,9 @@ class Unimodal(Centralized):
 
         self.train(client, loss=loss, paths=[p for p in client.card.params if modality_of(p)])
         return state, Up(w=State.of(client.model), buffers=State.buffers(client.model))
+
+    def needs_to_predict(self, card: Card) -> list[str]:
+        return [path for path in super().needs_to_predict(card) if modality_of(path)]
 
     def predict(self, client: Client, state: State, batch: Batch) -> Tensor:
         unimodal = self._unimodal(client, client.model(batch), batch)

@@ -43,7 +43,9 @@ FLEET: Table = {
     "topology": Table,
     "availability": str,
     "evaluation": dict[str, int],
+    "newcomers": tuple[Table, ...],
 }
+NEWCOMER: Table = {"id": int, "unscored": str}
 CLIENT: Table = {
     "id": int,
     "sensors": tuple[str, ...],
@@ -123,10 +125,14 @@ def check_fleet(path: Path, fleet: Any) -> None:
     evaluation = fleet.get("evaluation")
     if evaluation and not {"clients", "of"} <= evaluation.keys():
         raise _not_as_written(path, "evaluation does not say how many clients of how many")
+    newcomers = fleet.get("newcomers") or ()
+    for number, newcomer in enumerate(newcomers):
+        check(path, newcomer, NEWCOMER, f"newcomers[{number}]", all=True)
     topology = fleet.get("topology") or {}
     check(path, topology, TOPOLOGY, "topology")
     together = (*(topology.get("edges") or ()), *(topology.get("parts") or ()))
-    named = [*(fleet.get("attackers") or ()), *(client for group in together for client in group)]
+    named = [*(fleet.get("attackers") or ()), *(newcomer["id"] for newcomer in newcomers)]
+    named += [client for group in together for client in group]
     unknown = [client for client in named if clients and not 0 <= client < len(clients)]
     if unknown:
         raise _not_as_written(path, f"there is no client {unknown[0]}")

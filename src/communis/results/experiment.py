@@ -151,6 +151,24 @@ class Results:
         return scores.clients(self._scored, self.metric, self.select)
 
     @cached_property
+    def newcomers(self) -> pd.DataFrame:
+        """Scores of clients that took no part in training (`run.newcomers`), with the common model,
+        and of always saying the members' most frequent class (method `most_frequent`). `unscored`
+        says why a method has none."""
+        return scores.newcomers(self._scored, self.metric, self.select)
+
+    @cached_property
+    def newcomer_differences(self) -> pd.DataFrame:
+        """The metric on newcomers minus that of the method that is best on them (`against`), paired
+        by seed, with the verdict."""
+        return scores.newcomer_differences(self._scored, self.metric, self.select)
+
+    @cached_property
+    def newcomer_scores(self) -> pd.DataFrame:
+        """One row per run and newcomer that was scored."""
+        return scores.newcomer_scores(self._scored, self.metric, self.select)
+
+    @cached_property
     def sensor_scores(self) -> pd.DataFrame:
         """The score by the sensors that were there, after the last round."""
         return scores.sensor_scores(self._scored, self.metric)

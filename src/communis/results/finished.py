@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from communis.core.contract import SERVER
 from communis.core.disk import regular
 from communis.core.errors import CommunisError, readable
+from communis.core.names import NEWCOMERS
 from communis.core.pooled import HITS, SAID, Count, is_pooled, of_client, pooled_f1, sibling
 from communis.core.selection import Select
 from communis.core.settings import SchemaError, refuse_line_breaks
@@ -161,6 +162,12 @@ class Finished:
         return described[:-1] if self.fleet["pooled"] else described
 
     @property
+    def newcomers(self) -> Mapping[int, str]:
+        """The clients that took no part in training, with the reason why they were not scored; it
+        is empty if they were."""
+        return {found["id"]: found["unscored"] for found in self.fleet.get("newcomers") or ()}
+
+    @property
     def attackers(self) -> list[int]:
         """The clients that attack; none in folders of older versions."""
         return list(self.fleet.get("attackers", ()))
@@ -284,6 +291,28 @@ class Finished:
     @cached_property
     def _chosen(self) -> dict[tuple[str, Select, str], Scores]:
         """The results of `by_client`, which tables and pages ask for many times."""
+        return {}
+
+    def of_newcomers(self, metric: str, select: Select = "last", by: str = "") -> Scores:
+        """The score of every newcomer with all its sensors, in the rounds that count for all other
+        clients. A newcomer has no validation windows to choose a round of its own: then the last
+        one counts."""
+        key = metric, select, by or metric
+        if key not in self._welcomed:
+            last = [record.round for record in self.evaluated[-1:]]
+            counting = self._counting(select, by or metric).get_level_values("round").unique()
+            rounds = last if select == "client" else counting.tolist()
+            where = pc.field("own") & (pc.field("class") == -1) & (pc.field("metric") == metric)
+            where &= pc.field("split") == NEWCOMERS
+            table = self.rows("scores", where, ["client", "round", "value"], rounds)
+            by_client = table.groupby("client")["value"]
+            all_finite = by_client.count() == by_client.size()
+            self._welcomed[key] = by_client.mean().where(all_finite)
+        return self._welcomed[key]
+
+    @cached_property
+    def _welcomed(self) -> dict[tuple[str, Select, str], Scores]:
+        """The results of `of_newcomers`."""
         return {}
 
     def final(self, metric: str, select: Select = "last", by: str = "") -> float:

@@ -147,8 +147,9 @@ class Config:
     def make_fleet(self) -> Fleet:
         streams = Streams(self.seed)
         windows: Windows = self.make_source().load(streams)
-        fleet = self.fleet.make(windows, self.partition, streams)
-        return replace(fleet, clock=self.clock, attack=self.attack.make(len(fleet), streams))
+        fleet = self.fleet.make(windows, self.partition, streams, self.run.newcomers)
+        attack = self.attack.make(len(fleet), streams, fleet.newcomers)
+        return replace(fleet, clock=self.clock, attack=attack)
 
     def make_topology(self, fleet: Fleet) -> Topology:
         if self.topology.kind in ("complete", "erdos_renyi"):

@@ -195,6 +195,7 @@ def fleet_settings(config: Config) -> tuple[object, ...]:
         config.fleet,
         config.clock,
         config.attack,
+        config.run.newcomers,
     )
 
 

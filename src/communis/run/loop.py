@@ -92,6 +92,7 @@ class Run:
         self._streams = fleet.streams
         self._clock = setup.clock
         self._attackers = setup.attackers
+        self._newcomers = setup.newcomers
         self._privacy = setup.privacy
         self._aggregation = setup.aggregation
         self._server_type, *_ = wire.payload_types(type(method))
@@ -316,7 +317,8 @@ class Run:
             round_log.compare(self.servers, of_honest)
         spent = round_log.spent(self._clock, ledger)
         no_cost = 0.0 if self._clock else math.nan
-        honest = {a: server for a, server in servers.items() if a not in self._attackers}
+        others = {*self._attackers, *self._newcomers}
+        honest = {a: server for a, server in servers.items() if a not in others}
         attacking = [i for i in self._attackers if self._fleet.fleet.attack.attacks(i, round)]
         attack_distance = self._aggregation.moved(
             self.servers, servers, heard, received, attacking, round
@@ -366,6 +368,7 @@ class Run:
         fleet = self._fleet.fleet
         online = np.ones(len(self.cards), bool)  # a pooled client sits beside the server
         online[: len(fleet)] = fleet.online.who(len(fleet), round, self._streams) | fleet.pooled
+        online[list(fleet.newcomers)] = False  # as nodes of a graph they hear nobody
         generator = self._streams.generator("participation", round)
         there = np.asarray(trainers)
         able = self._privacy.able(there[online[there]].tolist() if trainers else [], round)
@@ -425,12 +428,17 @@ class Run:
             )
             if self._lasting:
                 log.info(notes[-1])
-        return {"notes": notes, "evaluation": {"clients": count, "of": len(honest)}}
+        about: dict[str, Any] = {"evaluation": {"clients": count, "of": len(honest)}}
+        if self._newcomers:
+            about["newcomers"] = [{"id": i, "unscored": why} for i, why in self._newcomers.items()]
+        return {"notes": notes, **about}
 
     @cached_property
     def _honest(self) -> list[int]:
-        """The clients that can be scored."""
-        return [i for i in range(len(self._fleet.fleet)) if i not in self._attackers]
+        """The clients that take part and can be scored."""
+        fleet = self._fleet.fleet
+        others = {*self._attackers, *fleet.newcomers}
+        return [i for i in range(len(fleet)) if i not in others]
 
     def _evaluate(
         self,
@@ -446,8 +454,10 @@ class Run:
         if not self.plan.evaluates(round) and not self._privacy.over(round + 1, cohort):
             return ScoreColumns(), []
         clients = self.plan.evaluated(self._honest, round, self._streams)
-        messages = self._downs(clients, servers, "evaluate")
-        asks = [Ask("evaluate", i, round, int(since[i]), messages[i].data) for i in clients]
+        common = [i for i, why in self._newcomers.items() if not why]
+        everybody = [*clients, *self.plan.evaluated(common, round, self._streams)]
+        messages = self._downs(everybody, servers, "evaluate")
+        asks = [Ask("evaluate", i, round, int(since[i]), messages[i].data) for i in everybody]
         answers = list(self.backend.perform(asks))
         if self.plan.eval_whole and not self.method.needs.raw_data:
             messages = self._downs(clients, servers, "whole")

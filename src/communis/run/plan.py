@@ -43,6 +43,9 @@ class Plan:
     # also score the common model with all sensors of the fleet, and with each sensor alone, on
     # the test windows of all clients; not for methods with a private part of the model
     eval_whole: bool = False
+    # share of the clients, drawn by seed, or a list of clients that take no part in training and
+    # are only scored, with the common model; 0: none. See the guide to newcomers
+    newcomers: float | tuple[int, ...] = 0.0
     pairs: bool = False  # record the cosine similarity between the updates of any two clients
     # rounds in which pairs are compared; "evaluated": those with an evaluation, "every": all
     pairs_in: Rounds = "evaluated"
@@ -67,6 +70,7 @@ class Plan:
             if value < smallest:
                 raise CommunisError(f"{name} must be at least {smallest}, got {value}")
         _check_device(self.device)
+        _check_newcomers(self.newcomers)
         if self.backend not in ("", "ray"):
             raise CommunisError(f'backend must be "" or "ray", got {self.backend!r}')
         if self.pairs_in not in get_args(Rounds):
@@ -126,6 +130,19 @@ def sample(clients: Sequence[int], count: int, generator: np.random.Generator) -
         return list(clients)
     chosen = np.sort(generator.choice(len(clients), count, replace=False))
     return [clients[i] for i in chosen]
+
+
+def _check_newcomers(asked: float | tuple[int, ...]) -> None:
+    if isinstance(asked, tuple):
+        if min(asked, default=0) < 0 or len(set(asked)) < len(asked):
+            raise CommunisError(
+                f"newcomers must be different clients, numbered from 0, got {list(asked)}"
+            )
+    elif not 0 <= asked < 1:
+        raise CommunisError(
+            f"newcomers must be a share of the clients below 1, such as 0.2, got {asked:g}; "
+            "for single clients, give a list, such as [3]"
+        )
 
 
 def _check_device(name: str) -> None:

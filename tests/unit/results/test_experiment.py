@@ -25,6 +25,7 @@ from communis.results.experiment import FRAMES
 from communis.results.frames.columns import ALL
 from communis.results.report.page import render
 from tests.unit import folders, relief_like
+from tests.unit.results import test_newcomers as newcomers
 from tests.unit.results.report import test_report as page
 from tests.unit.results.report import test_report_attack as attack
 from tests.unit.results.report import test_report_graph as graph
@@ -34,6 +35,7 @@ from tests.unit.results.report import test_report_similarity as similarity
 # The headings of a report by how they begin, and the frames that have the numbers below them.
 SECTIONS: Mapping[str, Sequence[str]] = {
     "Which method serves": ("scores", "selections", "differences", "costs", "run_scores"),
+    "What does a newcomer get": ("newcomers", "newcomer_differences", "newcomer_scores"),
     "How they got there": ("curves", "rounds", "round_scores"),
     "Test .* of every client": ("clients", "client_scores"),
     "Test .* by the sensors": ("sensor_scores",),
@@ -161,6 +163,11 @@ def targets(home: Path) -> None:
         write(home, method, seed, history, seconds=spent, joules=spent, target=0.5)
 
 
+def welcoming(home: Path) -> None:
+    """Newcomers, whom only two of three methods serve."""
+    newcomers.write(home)
+
+
 SHAPES: Mapping[str, Callable[[Path], None]] = {
     shape.__name__: shape
     for shape in (
@@ -174,6 +181,7 @@ SHAPES: Mapping[str, Callable[[Path], None]] = {
         common_space,
         alike,
         targets,
+        welcoming,
     )
 }
 

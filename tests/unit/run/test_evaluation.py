@@ -15,7 +15,7 @@ from torch import Tensor
 from communis import Batch, Client, FedAvg, Plan, Run, State
 from communis.core.contract import Prediction
 from communis.core.tasks import Localisation
-from communis.run.backends.executor import guessed
+from communis.run.backends.executor import frequencies, guessed
 from tests.unit.small import TINY, bound, client, windows
 
 TARGET = np.array([0, 2, 2, 1, 2, 0, 1, 2, 0, 0])  # in training the most frequent class is 2
@@ -53,7 +53,7 @@ def test_a_window_that_no_sensor_saw_gets_the_most_frequent_class() -> None:
     made = client(some_unseen())
     seen = torch.tensor([True, False])
     prediction = torch.tensor([[1.0, 2.0, 3.0], [9.0, float("nan"), 0.0]])
-    found = guessed(prediction, seen, made)
+    found = guessed(prediction, seen, frequencies(made, bound(some_unseen())))
     assert torch.equal(found[0], prediction[0])
     assert found[1].exp().tolist() == pytest.approx([2 / 8, 2 / 8, 4 / 8])
 
@@ -130,4 +130,5 @@ def test_tasks_without_one_class_are_left_alone() -> None:
     place = np.zeros((10, 2), np.float32)
     made = client(some_unseen() and windows(task=Localisation(2), target=place), models=(TINY,))
     prediction = torch.ones(2, 2)
-    assert guessed(prediction, torch.tensor([False, False]), made) is prediction
+    expected = frequencies(made, bound(some_unseen()))
+    assert guessed(prediction, torch.tensor([False, False]), expected) is prediction

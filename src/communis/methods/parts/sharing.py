@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -76,6 +76,10 @@ class Sharing(Recipe):
             recalibrate(client, client.model)
         return state
 
+    def needs_to_predict(self, card: Card) -> Collection[str]:
+        """A newcomer can estimate statistics, as this needs no labels."""
+        return card.params if self.buffers == "recalibrate" else card.shapes
+
 
 def is_statistic(path: str) -> bool:
     """Returns whether the path is a mean or variance of a BatchNorm layer."""
@@ -95,11 +99,12 @@ def _name(path: str) -> str:
 
 @torch.no_grad()
 def recalibrate(client: Client, forward: Callable[[Batch], object]) -> None:
-    """Sets the BatchNorm statistics to those of the client's training windows under the present
-    weights, in one pass that changes nothing else. Layers that the pass does not reach, such as
-    those of a sensor that never worked, keep their statistics."""
+    """Sets the BatchNorm statistics to those of the client's training windows, or of a newcomer's
+    unlabelled ones, under the present weights, in one pass that changes nothing else. Layers that
+    the pass does not reach, such as those of a sensor that never worked, keep their statistics."""
     model = client.model.eval()
-    windows = len(client.train)
+    samples = client.train if client.unlabelled is None else client.unlabelled
+    windows = len(samples)
     before = State.buffers(model)
     norms = {path: norm for path, norm in model.named_modules() if isinstance(norm, _BatchNorm)}
     momenta = {path: norm.momentum for path, norm in norms.items()}
@@ -109,7 +114,7 @@ def recalibrate(client: Client, forward: Callable[[Batch], object]) -> None:
         norm.train().momentum = None  # all parts have equal weight
     for first in range(parts):
         # A part takes every n-th window, so that all parts have a similar distribution.
-        forward(client.train.batch(torch.arange(first, windows, parts)))
+        forward(samples.batch(torch.arange(first, windows, parts)))
     for path, norm in norms.items():
         norm.eval().momentum = momenta[path]
     unreached = [path for path, norm in norms.items() if not int(norm.num_batches_tracked or 0)]

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from communis.core.names import MOST_FREQUENT
 from communis.core.selection import SELECTS, Select
 from communis.results import breakdown, predictions
 from communis.results.cells import Line, Selected, averages, lines
 from communis.results.compare import Row, cells, cost, in_order, metrics, rows, weakest
+from communis.results.estimate import Estimate
 from communis.results.finished import Finished
 from communis.results.frames.columns import (
     ALL,
@@ -19,13 +21,17 @@ from communis.results.frames.columns import (
     RUN,
     each_cell,
     frame,
+    named,
     of_estimate,
     of_run,
     stack,
 )
 from communis.results.modalities import alone
+from communis.results.newcomers import by_client as newcomers_by_client
+from communis.results.newcomers import newcomers as of_newcomers
 from communis.results.overhead import private
 
+NONE = Estimate.of(())  # no score
 MEAN, WEAKEST = "mean", "weakest"  # over clients, or of the one with the worst score
 
 
@@ -289,6 +295,53 @@ def clients(finished: Sequence[Finished], metric: str, select: Select) -> pd.Dat
         means = by_client.agg(score=breakdown.mean, runs="size").reset_index()
         parts.append(means.assign(cell=place))
     return stack(parts, (*METHOD, "client", "score", "runs"))
+
+
+def newcomers(finished: Sequence[Finished], metric: str, select: Select) -> pd.DataFrame:
+    """The scores of clients that took no part in training; without a mean where the method has no
+    common model."""
+    table = []
+    for place, inside in each_cell(finished).items():
+        served = of_newcomers(inside, metric, select)
+        if served is None:
+            continue
+        for row in served.rows:
+            method = {"method": row.method, "cell": place}
+            over = {(name, MEAN): row.scores.get(name, NONE) for name in served.metrics}
+            over[served.metrics[0], WEAKEST] = row.weakest
+            for (name, over_clients), estimate in over.items():
+                about = {"metric": name, "over_clients": over_clients, "unscored": row.why}
+                table.append({**method, **about, **of_estimate(estimate)})
+        for name, estimate in served.control.items():
+            method = {"method": MOST_FREQUENT, "cell": place}
+            about = {"metric": name, "over_clients": MEAN, "unscored": ""}
+            table.append({**method, **about, **of_estimate(estimate)})
+    return frame(table, (*METHOD, "metric", "over_clients", *ESTIMATE, "unscored"))
+
+
+def newcomer_differences(finished: Sequence[Finished], metric: str, select: Select) -> pd.DataFrame:
+    """The primary metric on newcomers minus that of the method that is best on them."""
+    table = []
+    for place, inside in each_cell(finished).items():
+        served = of_newcomers(inside, metric, select)
+        for row in served.rows if served else ():
+            if served and row.common:
+                about = {"method": row.method, "cell": place, "against": served.rows[0].method}
+                verdict = {"verdict": row.verdict}
+                table.append({**about, **of_estimate(row.difference), **verdict})
+    return frame(table, (*METHOD, "against", *ESTIMATE, "verdict"))
+
+
+def newcomer_scores(finished: Sequence[Finished], metric: str, select: Select) -> pd.DataFrame:
+    """The primary metric of every newcomer that was scored in every run."""
+    parts = []
+    for run in finished:
+        if run.newcomers:
+            scores = newcomers_by_client(run, metric, select)
+            table = pd.DataFrame({"client": scores.index, "score": scores.to_numpy()})
+            sensors = ["+".join(run.sensors.get(client, ())) for client in table["client"]]
+            parts.append(named(table.assign(sensors=sensors), run))
+    return stack(parts, (*RUN, "client", "sensors", "score"))
 
 
 def sensor_scores(finished: Sequence[Finished], metric: str) -> pd.DataFrame:

@@ -22,6 +22,7 @@ from communis.results.report import (
     graph,
     latent,
     modalities,
+    newcomers,
     privacy,
     sensing,
     similarity,
@@ -70,6 +71,7 @@ def render(
     else:
         parts += comparison.sections(counting, metric, select, colours)
     parts += [
+        newcomers.section(counting, metric, select),
         clock.section(counting, metric, select, targets, colours),
         traffic.section(counting, metric, select, targets),
         costs.section(counting),
@@ -105,6 +107,7 @@ def _cell(
     return details(
         place or "no cell",
         *comparison.sections(group, metric, select, colours, explained=True),
+        newcomers.section(group, metric, select),
         clock.section(group, metric, select, targets, colours, explained=True),
         traffic.section(group, metric, select, targets, explained=True),
         modalities.section(group, metric, select),

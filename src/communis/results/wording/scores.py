@@ -65,6 +65,7 @@ def scope(runs: Sequence[Finished]) -> str:
         f"Data {', '.join(data)}",
         where,
         _sample(runs) or scored_clients,
+        _newcomers(runs),
         f"{span([int(run.config['run']['rounds']) for run in runs])} rounds",
         f"{len(seeds)} seed{_s(seeds)} ({', '.join(map(str, seeds))})",
     ]
@@ -91,6 +92,12 @@ def _sample(runs: Sequence[Finished]) -> str:
     drawn = span([sample["clients"] for sample in samples])
     everybody = span([sample["of"] for sample in samples])
     return f"a sample of {drawn} of {everybody} clients"
+
+
+def _newcomers(runs: Sequence[Finished]) -> str:
+    """The number of clients that took no part in training; empty where all did."""
+    found = [len(run.newcomers) for run in runs if run.newcomers]
+    return f"{span(found)} newcomer{_s(range(max(found)))}" if found else ""
 
 
 def _clients(runs: Sequence[Finished], scored: Sequence[int]) -> str:

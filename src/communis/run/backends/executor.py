@@ -25,6 +25,7 @@ from communis.core.contract import (
     Task,
     UpMessage,
 )
+from communis.core.names import MOST_FREQUENT, NEWCOMERS
 from communis.core.pooled import is_count
 from communis.core.state import State
 from communis.exchange.messages import PRIVATE_STATE, Answer, Ask, ScoreColumns
@@ -243,6 +244,8 @@ class Executor:
     def _scores(self, client: Client, state: Any) -> ScoreColumns:
         found = ScoreColumns()
         splits: list[tuple[str, Samples]] = [("val", client.val), ("test", client.test)]
+        if client.card.newcomer:
+            splits = [(NEWCOMERS, client.test)]
         client.model.eval()
         for (split, samples), subset in product(
             splits, subsets_of(client.card.modalities, self.subsets)
@@ -303,6 +306,7 @@ class Executor:
         sensors of the subset saw each window."""
         found: dict[str, list[Tensor]] = defaultdict(list)
         sensors: list[Tensor] = []
+        expected = frequencies(client, self.fleet)
         for indices in torch.split(torch.arange(len(samples)), EVAL_BATCH):
             batch = only(samples.batch(indices), subset)
             there = torch.stack(list(batch.present.values())).sum(0)
@@ -311,8 +315,10 @@ class Executor:
             said = {"": prediction.scored}
             if views:
                 said |= {**prediction.views, "available": there.float()}
+            if views and client.card.newcomer and expected is not None:
+                said[MOST_FREQUENT] = expected.expand(len(batch), -1)
             for name, value in said.items():
-                known = value if value.ndim == 1 else guessed(value, there > 0, client)
+                known = value if value.ndim == 1 else guessed(value, there > 0, expected)
                 found[name].append(known.cpu())
         return {name: torch.cat(parts) for name, parts in found.items()}, torch.cat(sensors)
 
@@ -344,15 +350,26 @@ def scores_of(task: Task, values: Mapping[str, Tensor], target: Tensor) -> Itera
                     yield replace(score, metric=f"{score.metric}@{name}")
 
 
-def guessed(prediction: Tensor, seen: Tensor, client: Client) -> Tensor:
-    """A window that no sensor saw is given the client's own class frequencies in training, so the
-    prediction is its most frequent class, whatever a method would make of nothing."""
+def frequencies(client: Client, fleet: FleetClients) -> Tensor | None:
+    """Returns (classes,): the logarithms of a client's own class frequencies in training; those of
+    the whole fleet for a newcomer, whose labels nobody knows. None unless the task is to predict
+    one class."""
     classes = client.task.classes
-    if not classes or classes != client.task.outputs or bool(seen.all()):
+    if not classes or classes != client.task.outputs:
+        return None
+    if client.card.newcomer:
+        counts = fleet.class_counts
+    else:
+        counts = torch.bincount(client.task.labels(client.train.target), minlength=classes)
+    return ((counts + 1) / (counts.sum() + classes)).log()
+
+
+def guessed(prediction: Tensor, seen: Tensor, expected: Tensor | None) -> Tensor:
+    """A window that no sensor saw is given the class frequencies that are expected, so the
+    prediction is the most frequent class, whatever a method would make of nothing."""
+    if expected is None or bool(seen.all()):
         return prediction
-    counts = torch.bincount(client.task.labels(client.train.target), minlength=classes)
-    frequencies = ((counts + 1) / (counts.sum() + classes)).log().to(prediction)
-    return torch.where(seen[:, None], prediction, frequencies)
+    return torch.where(seen[:, None], prediction, expected.to(prediction))
 
 
 def subsets_of(modalities: Sequence[str], which: str) -> list[tuple[str, ...]]:
