@@ -4,4 +4,5 @@ apart from the contract because settings are checked without importing torch."""
 SERVER = -1  # the aggregator of a star, where clients are numbered from 0
 Modality = str  # a sensor stream: "acc", "csi", ...
 BY_MODEL = "by_model"  # the setting, of methods that have one, that sets their `needs.same_model`
+PARTS = ("encoders", "fusion", "head", "unimodal", "private")  # first components of all paths
 Path = str  # a parameter's name in the model: "encoders.acc.conv1.weight"

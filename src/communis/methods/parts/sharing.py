@@ -101,7 +101,11 @@ def recalibrate(client: Client, forward: Callable[[Batch], object]) -> None:
     model = client.model.eval()
     windows = len(client.train)
     before = State.buffers(model)
-    norms = {path: norm for path, norm in model.named_modules() if isinstance(norm, _BatchNorm)}
+    norms = {
+        model.path_of(name): norm
+        for name, norm in model.named_modules()
+        if isinstance(norm, _BatchNorm)
+    }
     momenta = {path: norm.momentum for path, norm in norms.items()}
     parts = -(-windows // PART) if norms else 0
     for norm in norms.values():
