@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +38,7 @@ class Sized(Tower):
 class Summed(Model):
     """A whole model with names of its own: towers, whose gated sum a linear layer classifies."""
 
-    paths: ClassVar[Mapping[str, str]] = {
+    paths: Mapping[str, str] = {
         "towers": "encoders",
         "gate": "fusion.shared.gate",
         "classifier": "head",

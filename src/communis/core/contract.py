@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
@@ -80,7 +81,7 @@ class Model(nn.Module):
 
     # Beginnings of names -> beginnings of paths, such as {"towers": "encoders"}; the longest
     # beginning counts.
-    paths: ClassVar[Mapping[str, Path]] = {}
+    paths: Mapping[str, Path] = MappingProxyType({})
     embedding_size: int
     head_sizes: tuple[int, ...]
     shapes: Mapping[Modality, tuple[int, ...]]  # window shapes, channels first

@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from communis.core import plugins
 from communis.core.contract import Model
@@ -36,6 +37,7 @@ from communis.models.network import Network
 EMBEDDING = 128  # as in the zoo
 OF_ENCODERS = ("modality", "kind", "shape", "channels", "steps", "rows", "columns")
 OF_MODELS = ("shapes", "kinds", "outputs", "embedding")
+_NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _CHECKED: dict[tuple[object, ...], Mapping[str, int]] = {}  # sizes by network and windows
 
 
@@ -149,6 +151,7 @@ class Own:
             parts[m] = self._encoder(m, shape, kind, streams)
         network = OwnNetwork(parts, self._fusion(sizes), self.hidden, outputs, sizes)
         network.shapes = windows
+        network.paths = _paths(network)
         network.started = frozenset(network.encoders.modules())
         return network
 
@@ -246,6 +249,7 @@ class Own:
         if not hasattr(model, "open_to_any"):
             model.open_to_any = False
         own_checks.materialise(self, model, own_checks.batch(windows, 2), streams)
+        model.paths = _paths(model)
         model.started = frozenset(model.modules())
         return model
 
@@ -289,6 +293,27 @@ class OwnNetwork(Network):
                 "features may not depend on the windows"
             )
         return features
+
+
+def _paths(model: Model) -> dict[str, str]:
+    """Returns the beginnings of names and paths such that normalisation layers can be told by their
+    paths: a part of each begins with "norm", as in the architectures of the zoo."""
+    paths = dict(model.paths)
+    for name, module in model.named_modules():
+        if not isinstance(module, _NORMS):
+            continue
+        path = model.path_of(name)
+        if not any(part.startswith("norm") for part in _within(path)):
+            paths[name] = f"{path}.norm"
+    return paths
+
+
+def _within(path: str) -> list[str]:
+    """Returns the parts of a path after the modality."""
+    parts = path.split(".")
+    if parts[0] in ("encoders", "unimodal"):
+        return parts[2:]
+    return parts[3:] if parts[:2] == ["fusion", "blocks"] else parts[1:]
 
 
 def named(name: str, settings: Mapping[str, Any], embedding: int = 0) -> Own:

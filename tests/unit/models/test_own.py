@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from communis import Batch, CommunisError, FedAvg, Fleet, Model, Output, Streams
 from communis.fleet.clients import FleetClients
+from communis.methods.fedbn import is_norm
 from communis.models import own_sources
 from communis.models.flops import forward_flops
 from communis.models.network import encoded, initialise
@@ -84,6 +85,30 @@ def test_the_longest_beginning_of_a_name_counts() -> None:
     assert Two().path_of("net.last") == "head"
     assert Two().path_of("net.lasting.weight") == "fusion.shared.lasting.weight"
     assert Two().path_of("network.weight") == "network.weight"
+
+
+def test_normalisation_layers_can_be_told_by_their_paths() -> None:
+    """By the rule of the zoo, which FedBN reads."""
+
+    class Bare(nn.Module):
+        def __init__(self, channels: int) -> None:
+            super().__init__()
+            self.bn = nn.BatchNorm1d(channels)
+            self.layers = nn.Sequential(nn.Conv1d(channels, 2, 3), nn.GroupNorm(1, 2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layers(self.bn(x)).mean(2)
+
+    shapes = {"norm": (2, 12)}
+    parameters, buffers = built(Bare, shapes).by_path
+    assert [path for path in parameters if path.startswith("encoders") and is_norm(path)] == [
+        f"encoders.norm.{layer}.norm.{name}"
+        for layer in ("bn", "layers.1")
+        for name in ("weight", "bias")
+    ]
+    assert "encoders.norm.bn.norm.running_mean" in buffers
+    assert "encoders.a.norm.weight" in built(Tower).by_path[0]  # has such a name already
+    assert "fusion.shared.norm.weight" in built(Blocks).by_path[0]
 
 
 def test_encoders_may_differ_in_size() -> None:

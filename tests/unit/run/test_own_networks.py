@@ -143,6 +143,16 @@ def test_statistics_of_batchnorm_follow_the_setting(kind: str, buffers: str) -> 
     assert np.isfinite(run.scores()["value"]).all()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_fedbn_leaves_their_normalisation_with_the_clients(kind: str) -> None:
+    with Run(own_fleet(kind), make("fedbn"), PLAN) as run:
+        list(run)
+    sent = {*flatten(run.server)}
+    kept = {path for card in run.cards for path in card.params if f"w/{path}" not in sent}
+    assert kept
+    assert all(".norm." in path for path in kept)
+
+
 @pytest.mark.parametrize("kind", ["encoder", "whole"])
 @pytest.mark.parametrize("mode", ["local", "central"])
 def test_privacy_protects_their_messages(kind: str, mode: Any) -> None:
