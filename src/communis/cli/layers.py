@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +12,33 @@ from torch import Tensor, nn
 
 from communis.cli.console import Stacked, err, out, say
 from communis.core import plugins
+from communis.core.contract import Model
 from communis.core.disk import replace_file
 from communis.core.errors import CommunisError
+from communis.core.settings import build
 from communis.core.streams import Streams
 from communis.models import tiny
 from communis.models.flops import forward_flops
-from communis.models.network import Network
-from communis.models.zoo import architecture
+from communis.models.own import Own, named
+from communis.models.zoo import Architecture, architecture
 from communis.run import config as configs
+from communis.run import grid
 from communis.run.backends.machine import one_thread
 
 
-def show(name: str, window: list[str] | None, outputs: int, weights: str, json: bool) -> None:
+def show(
+    name: str,
+    window: list[str] | None,
+    outputs: int,
+    weights: str,
+    settings: list[str] | None,
+    json: bool,
+) -> None:
     windows = [_shape(text) for text in window or ["3,128"]]
     sensors = ["sensor"] if len(windows) == 1 else [f"sensor{i + 1}" for i in range(len(windows))]
     shapes = dict(zip(sensors, windows, strict=True))
-    model = architecture(name, weights=weights).build(shapes, outputs)
+    kind = _own(name, settings or ()) if ":" in name else architecture(name, weights=weights)
+    model = _built(kind, shapes, outputs)
     layers, flops, elementwise = _inspected(model, shapes)
     total = sum(p.numel() for p in model.parameters())
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -58,6 +70,33 @@ def show(name: str, window: list[str] | None, outputs: int, weights: str, json: 
     )
 
 
+def _own(name: str, settings: Sequence[str]) -> Own:
+    """Returns the network of the user with its settings, `own.KEY=VALUE` or `embedding=SIZE`."""
+    plugins.trust_asked(name)
+    table: grid.Table = {}
+    for setting in settings:
+        grid.override(table, setting)
+    given = build(_Settings, table, "")
+    kind = named(name, given.own, given.embedding)
+    for setting in given.own:
+        if not kind.accepts(setting):
+            raise kind.refusal(f"its constructor has no {setting}; it has {kind.parameters()}")
+    return kind
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """The settings of networks of the user, as in [fleet]."""
+
+    own: dict[str, Any] = field(default_factory=dict)
+    embedding: int = 0
+
+
+def _built(kind: Architecture | Own, shapes: dict[str, tuple[int, ...]], outputs: int) -> Model:
+    with one_thread(), Streams().torch("build"):
+        return kind.build(shapes, outputs)
+
+
 @dataclass(frozen=True)
 class Layer:
     """A module with parameters of its own."""
@@ -69,15 +108,16 @@ class Layer:
 
 
 def _inspected(
-    model: Network, shapes: dict[str, tuple[int, ...]]
+    model: Model, shapes: dict[str, tuple[int, ...]]
 ) -> tuple[list[Layer], float, float]:
     """The layers in order, and the FLOPs without and with elementwise operations."""
     shape_of: dict[nn.Module, tuple[int, ...]] = {}
 
     def record(module: nn.Module, inputs: object, output: Any) -> None:
         # A GRU returns its state beside its output.
-        first: Tensor = output if isinstance(output, Tensor) else output[0]
-        shape_of[module] = tuple(first.shape[1:])
+        first = output[0] if isinstance(output, tuple | list) and output else output
+        if isinstance(first, Tensor):
+            shape_of[module] = tuple(first.shape[1:])
 
     own = {path: m for path, m in model.named_modules() if [*m.parameters(recurse=False)]}
     hooks = [module.register_forward_hook(record) for module in own.values()]
@@ -86,7 +126,7 @@ def _inspected(
         hook.remove()
     layers = [
         Layer(
-            path,
+            model.path_of(path),
             type(module).__name__,
             shape_of.get(module, ()),
             sum(p.numel() for p in module.parameters(recurse=False)),

@@ -19,8 +19,9 @@ app = Commands(
     cls=Named,
     help="""List the models, or show the layers of one with `models show`.
 
-    The key `models` in [fleet] or in a role takes their names. Methods that exchange prototypes can
-    mix models whose embeddings have the same size.
+    The key `models` in [fleet] or in a role takes their names, and networks of your own as
+    package.module:Class. Methods that exchange prototypes can mix models whose embeddings have the
+    same size.
     """,
 )
 
@@ -49,12 +50,19 @@ def list_(json: Json = False) -> None:
     ]
     out.print(listing(("model", "embedding", "what it is for"), rows, numbers=["embedding"]))
     out.print('\nUse one: models = ["NAME"] in [fleet]. Show its layers: communis models show NAME')
+    out.print('A network of your own: models = ["package.module:Class"].')
 
 
 @app.command()
 @done_by("layers")
 def show(
-    name: Annotated[str, typer.Argument(help="A model.", autocompletion=complete_model)],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A model, or a network of your own as package.module:Class, whose code is run.",
+            autocompletion=complete_model,
+        ),
+    ],
     window: Annotated[
         list[str] | None,
         typer.Option(
@@ -67,6 +75,14 @@ def show(
         str,
         typer.Option(help="The weights of models that need pretrained ones: a path, or random."),
     ] = "random",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="A setting in [fleet] of networks of your own, e.g. --set own.width=16 or "
+            "--set embedding=64 (repeatable).",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show the layers of a model, and what the model costs.
@@ -80,8 +96,10 @@ def show(
 
     Example: communis models show large_convnet4 --window 1,1000,242 --outputs 20
     """
-    if name not in keys.models():
+    if ":" not in name and name not in keys.models():
         raise CommunisError(_unknown(name))
+    if settings and ":" not in name:
+        raise CommunisError(f"--set {settings[0]}: only networks of your own have settings here")
 
 
 @done_by("layers")

@@ -19,12 +19,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 from torch import Tensor, nn
 
 from communis.core import names
+from communis.core.errors import CommunisError
 from communis.core.state import State
 from communis.core.streams import Streams
 
@@ -74,8 +76,12 @@ class Prediction:
 
 
 class Model(nn.Module):
-    """A multimodal network whose parameter names are the library's paths (`models/network.py`)."""
+    """A multimodal network. The names of its parameters are paths (`models/network.py`), or `paths`
+    leads from the names to the paths. docs/start/own-network.md shows how to write one."""
 
+    # Beginnings of names -> beginnings of paths, such as {"towers": "encoders"}; the longest
+    # beginning counts.
+    paths: Mapping[str, Path] = MappingProxyType({})
     embedding_size: int
     head_sizes: tuple[int, ...]
     shapes: Mapping[Modality, tuple[int, ...]]  # window shapes, channels first
@@ -85,6 +91,7 @@ class Model(nn.Module):
     mark: str = ""  # suffix of all paths, which keeps the paths of different models apart
     unimodal: nn.ModuleDict  # modules that a method adds for single modalities, by modality
     private: nn.ModuleDict  # modules that stay on the client
+    started: Collection[nn.Module] = ()  # modules that keep the values of their constructors
 
     def forward(self, batch: Batch) -> Output:
         raise NotImplementedError
@@ -93,11 +100,27 @@ class Model(nn.Module):
         self, features: Mapping[Modality, Tensor], present: Mapping[Modality, Tensor]
     ) -> Output:
         """Computes the second half of `forward`: from the encoders' features to the prediction."""
-        raise NotImplementedError
+        raise CommunisError(self._lacks("join(features, present)"))
 
     def branch(self, modality: Modality) -> nn.Module:
         """A new module that predicts from one modality: (B, d_m) features -> (B, outputs)."""
-        raise NotImplementedError
+        raise CommunisError(self._lacks("branch(modality)"))
+
+    def _lacks(self, function: str) -> str:
+        return (
+            f"this method needs {function} of a model, and {type(self).__name__} has none: "
+            "add it as in docs/start/own-network.md, or choose another method"
+        )
+
+    def path_of(self, name: str) -> Path:
+        """The path of a module, parameter or buffer, without the mark."""
+        beginnings = [
+            begin for begin in self.paths if name == begin or name.startswith(f"{begin}.")
+        ]
+        if not beginnings:
+            return name
+        longest = max(beginnings, key=len)
+        return self.paths[longest] + name[len(longest) :]
 
     @cached_property
     def by_path(self) -> tuple[dict[Path, nn.Parameter], dict[Path, Tensor]]:
@@ -105,13 +128,13 @@ class Model(nn.Module):
         afterwards. Frozen weights are in neither mapping: they belong to the architecture and are
         never sent."""
         parameters: dict[Path, nn.Parameter] = {}
-        for path, parameter in self.named_parameters():
+        for name, parameter in self.named_parameters():
             if parameter.requires_grad:
-                parameters[path + self.mark] = parameter
+                parameters[self.path_of(name) + self.mark] = parameter
         buffers: dict[Path, Tensor] = {}
-        for path, tensor in self.state_dict(keep_vars=True).items():
+        for name, tensor in self.state_dict(keep_vars=True).items():
             if not isinstance(tensor, nn.Parameter):
-                buffers[path + self.mark] = tensor
+                buffers[self.path_of(name) + self.mark] = tensor
         return parameters, buffers
 
     if TYPE_CHECKING:

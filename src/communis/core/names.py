@@ -6,4 +6,5 @@ Modality = str  # a sensor stream: "acc", "csi", ...
 BY_MODEL = "by_model"  # the setting, of methods that have one, that sets their `needs.same_model`
 NEWCOMERS = "newcomers"  # the split of scores of clients that take no part in training
 MOST_FREQUENT = "most_frequent"  # their view that always says the members' most frequent class
+PARTS = ("encoders", "fusion", "head", "unimodal", "private")  # first components of all paths
 Path = str  # a parameter's name in the model: "encoders.acc.conv1.weight"

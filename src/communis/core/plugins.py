@@ -1,5 +1,5 @@
 """Plug-ins: methods and dataset sources are found by name. The name is that of the file, or
-`package.module:Class` for third-party plug-ins.
+`package.module:Class` for third-party plug-ins. Networks outside of communis have such names too.
 
 Loading a third-party plug-in runs its code. One that the user names on the command line or in
 Python is loaded. One that a file names is loaded only if the user allows it, because the file may
@@ -12,6 +12,7 @@ import difflib
 import importlib
 import inspect
 import pkgutil
+import re
 from collections.abc import Callable
 from dataclasses import is_dataclass
 from typing import Any
@@ -30,8 +31,9 @@ def trust(*names: str) -> None:
 def trust_asked(*words: str) -> None:
     """Allows the third-party plug-ins among words of the user, which come from no file."""
     for word in words:
-        if ":" in word:
-            trust(word.strip("\"' "))
+        for name in re.split(r"[\[\]{}=,\"'\s]+", word):  # a word may be a list of names
+            if ":" in name:
+                trust(name)
 
 
 def names(room: str) -> list[str]:
@@ -63,20 +65,10 @@ def refuse_unknown(room: str, name: str) -> None:
 
 def _loaded(room: str, name: str) -> type[Any]:
     """Returns the class of a plug-in by its dotted path."""
-    module_name, _, class_name = name.partition(":")
-    own = module_name in [f"{ROOMS[room]}.{module}" for module in names(room)]
-    if not own and not {"", name} & _trusted.keys():
-        raise CommunisError(
-            f"{name!r} is code outside of {ROOMS[room]}, and loading it runs it with all your "
-            "rights: if you know it, allow it with --trust (from Python: "
-            "communis.core.plugins.trust())"
-        )
-    try:
-        found: type[Any] = getattr(importlib.import_module(module_name), class_name)
-    except BaseException as error:  # its code may raise anything, SystemExit included
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        raise CommunisError(f"cannot load {name!r}: {type(error).__name__}: {error}") from None
+    own = name.partition(":")[0] in [f"{ROOMS[room]}.{module}" for module in names(room)]
+    if not own:
+        _refuse_untrusted(name, ROOMS[room])
+    found: type[Any] = _attribute(name)
     if not (isinstance(found, type) and is_dataclass(found)):
         raise CommunisError(f"{name!r} is no dataclass, but methods and sources are")
     if room == "methods" and not issubclass(found, _method()):
@@ -84,6 +76,31 @@ def _loaded(room: str, name: str) -> type[Any]:
     if room == "data" and not callable(getattr(found, "load", None)):
         raise CommunisError(f"{name!r} is no source: it has no load(streams)")
     return found
+
+
+def network(name: str) -> Any:
+    """Returns what is at the dotted path of a network outside of communis."""
+    _refuse_untrusted(name, "communis.models")
+    return _attribute(name)
+
+
+def _refuse_untrusted(name: str, place: str) -> None:
+    if not {"", name} & _trusted.keys():
+        raise CommunisError(
+            f"{name!r} is code outside of {place}, and loading it runs it with all your rights: if "
+            "you know it, allow it with --trust (from Python: communis.core.plugins.trust())"
+        )
+
+
+def _attribute(name: str) -> Any:
+    """Returns what is at a dotted path `package.module:Class`."""
+    module_name, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except BaseException as error:  # its code may raise anything, SystemExit included
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise CommunisError(f"cannot load {name!r}: {type(error).__name__}: {error}") from None
 
 
 def _method() -> type[Any]:

@@ -37,7 +37,8 @@ from communis.fleet.public import public_client
 from communis.fleet.window_format import WindowFormat
 from communis.models.flops import Cost, Meter, forward_flops
 from communis.models.network import initialise
-from communis.models.zoo import Architecture, architecture
+from communis.models.own import Own
+from communis.models.zoo import Architecture, description
 
 _Shapes = tuple[tuple[Modality, tuple[int, ...]], ...]
 CACHE_BYTES = 32 << 20  # materialised windows kept per process
@@ -66,7 +67,7 @@ class FleetClients:
         self.fleet = fleet
         self.method = method
         self.device = torch.device(device)
-        self._kits: dict[tuple[Architecture, _Shapes], _Kit] = {}
+        self._kits: dict[tuple[Architecture | Own, _Shapes], _Kit] = {}
         self._kit_like: dict[tuple[Any, ...], _Kit] = {}  # by model, suite and detail
         self._cache: OrderedDict[int, Splits] = OrderedDict()  # least recently used first
         self._cached_bytes = 0
@@ -148,7 +149,7 @@ class FleetClients:
             "format": WindowFormat.of(self.fleet.windows).written(),
             "notes": list(self.fleet.windows.notes),
             "pooled": self.fleet.pooled,
-            "brought": external_files(self.fleet.devices, self.fleet.profiles, self.fleet.models),
+            "brought": external_files(self.fleet.devices, self.fleet.profiles, self.fleet.chosen),
             "attackers": list(self.fleet.attack.attackers),
             "public": public_client(self.fleet) if self.method.needs.public_windows else None,
             "clients": [
@@ -286,9 +287,9 @@ class FleetClients:
             id in self.fleet.newcomers,
         )
 
-    def _chosen(self, id: int) -> str | Architecture:
+    def _chosen(self, id: int) -> str | Architecture | Own:
         """Returns the architecture of a client as the fleet names it."""
-        models = self.fleet.models
+        models = self.fleet.chosen
         one_each = len(models) > 1 and id < len(models)  # the pooled client has the first model
         return models[id] if one_each else models[0]
 
@@ -308,15 +309,19 @@ class FleetClients:
         everything = whole or needs.all_branches
         if needs.all_branches and any(self.fleet.coarse):
             raise CommunisError("whole = true needs clients with sensors of one detail")
-        chosen = self._chosen(id)
-        kind = chosen if isinstance(chosen, Architecture) else architecture(chosen)
+        kind = description(self._chosen(id))
         shapes = self.fleet.shapes(len(self.fleet) if everything else id)
         key = kind, tuple(shapes.items())
+        like = None
+        if isinstance(kind, Own) and kind.whole and not everything:
+            like = self._kit(id, whole=True)
         if key not in self._kits:
             mixed = len(set(self.fleet.models)) > 1
             form = WindowFormat.of(self.fleet.windows)
             model, bare = equipped(kind, shapes, form, self.method, mixed, self.fleet.streams)
             initialise(model, self.fleet.streams)
+            if like is not None:
+                _start_alike(model, like)
             model.to(self.device)
             sizes = sizes_of(model, self.task, self.fleet.union)
             paths = {path: tuple(p.shape) for path, p in model.by_path[0].items()}
@@ -360,7 +365,7 @@ class FleetClients:
 
 
 def equipped(
-    kind: Architecture,
+    kind: Architecture | Own,
     shapes: Mapping[Modality, tuple[int, ...]],
     form: WindowFormat,
     method: AnyMethod,
@@ -372,8 +377,11 @@ def equipped(
     of the fleet have different models."""
     with streams.torch("build"):  # constructors draw too, before `initialise`
         model: Model = kind.build(shapes, form.task.outputs, form.kinds)
-        bare = [path for path, p in model.named_parameters() if p.requires_grad]
+        named = model.named_parameters()
+        bare = [model.path_of(name) for name, p in named if p.requires_grad]
         method.equip(model, form.task)
+    if isinstance(kind, Own):
+        kind.check_equipped(model)
     if method.needs.same_model and mixed:
         model.mark = "@" + re.sub(r"[^\w-]+", "_", kind.name)
     return model, bare
@@ -388,6 +396,31 @@ def sizes_of(model: Model, task: Task, union: Sequence[Modality]) -> dict[str, i
         "modalities": len(union),
         "features": max(model.feature_sizes.values()),
     }
+
+
+def _start_alike(model: Model, whole: _Kit) -> None:
+    """Gives a model of the user the initial values of the one with all of the fleet's sensors,
+    where both have a tensor. Its own values depend on its sensors, because the constructor draws
+    them in order."""
+    own = State.all(model)
+    same = {
+        path: tensor
+        for path, tensor in whole.initial.items()
+        if path in own and own[path].shape == tensor.shape
+    }
+    State(same).load_into(model)
+    # Frozen weights and buffers that are in no state never change.
+    in_state = {id(t) for tensors in model.by_path for t in tensors.values()}
+    others = _tensors(whole.model)
+    with torch.no_grad():
+        for name, tensor in _tensors(model).items():
+            other = others.get(name)
+            if id(tensor) not in in_state and other is not None and other.shape == tensor.shape:
+                tensor.copy_(other)
+
+
+def _tensors(model: Model) -> dict[str, torch.Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 def _numbers(card: Card, prefix: str) -> int:

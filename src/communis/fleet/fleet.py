@@ -10,10 +10,11 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
+from torch import nn
 
 from communis.core.arrays import Array
 from communis.core.contract import Method, Modality
@@ -39,6 +40,7 @@ from communis.fleet.availability.outages import Outages
 from communis.fleet.device import ClockConfig, DeviceProfile
 from communis.fleet.external_files import external_files
 from communis.fleet.partition.natural import by_owner
+from communis.models.own import Own
 from communis.models.zoo import Architecture
 
 Normalise = Literal["client", "fleet", "none"]
@@ -50,7 +52,8 @@ AnyMethod = Method[Any, Any, Any, Any]
 class Fleet:
     windows: Windows
     suites: Sequence[tuple[Modality, ...]]  # sorted modalities of every client
-    models: Sequence[str | Architecture] = ("cnn",)  # one for all, or one per client
+    # One for all, or one per client: names, descriptions, or classes of your own.
+    models: Sequence[str | Architecture | Own | type[nn.Module]] = ("cnn",)
     client_of: Array | None = None  # (N,) client of each window, -1: none; None: one per owner
     streams: Streams = field(default_factory=Streams)
     normalise: Normalise = "client"  # z-scores by the client's own training windows, or the fleet's
@@ -95,6 +98,10 @@ class Fleet:
                 f"windows belong to {clients} clients, but sensors are given for "
                 f"{len(self.suites)} clients"
             )
+        known = (str, Architecture, Own)
+        if not all(isinstance(kind, known) for kind in self.models):
+            models = [kind if isinstance(kind, known) else Own(kind) for kind in self.models]
+            object.__setattr__(self, "models", models)
         if len(self.models) not in (1, len(self.suites)):
             raise CommunisError(
                 f"{len(self.models)} models for {len(self.suites)} clients: "
@@ -122,6 +129,11 @@ class Fleet:
     def __len__(self) -> int:
         return len(self.suites)
 
+    @property
+    def chosen(self) -> Sequence[str | Architecture | Own]:
+        """The models, with classes of the user described."""
+        return cast(Sequence[str | Architecture | Own], self.models)
+
     def pool(self) -> Fleet:
         """Returns the fleet with one additional client that holds the windows of all clients, in
         full detail."""
@@ -139,7 +151,7 @@ class Fleet:
         sampled = [0, len(windows) // 2, len(windows) - 1]
         for m in windows.modalities:
             digest.update(np.ascontiguousarray(windows.inputs[m][sampled]).tobytes())
-        if external := external_files(self.devices, self.profiles, self.models):
+        if external := external_files(self.devices, self.profiles, self.chosen):
             digest.update(repr((list(self.devices), external, self.clock)).encode())
         if scaled(windows.task):
             digest.update(repr(windows.task).encode())

@@ -32,6 +32,7 @@ from communis.fleet.availability.trace import Trace
 from communis.fleet.external_files import external_files
 from communis.fleet.fleet import Fleet, Normalise
 from communis.fleet.partition.settings import Partition
+from communis.models.own import Own, named
 from communis.models.sglt import Sglt
 from communis.models.zoo import ZOO, Architecture, architecture, changed
 
@@ -42,8 +43,8 @@ log = logging.getLogger("communis")
 class FleetConfig:
     """The sensors, model, device and availability of every client."""
 
-    models: tuple[str, ...] = ("cnn",)  # architectures (see `communis models`); several are
-    # distributed over the clients by `deal`
+    models: tuple[str, ...] = ("cnn",)  # architectures (see `communis models`), or networks of
+    # your own as "package.module:Class"; several are distributed over the clients by `deal`
     deal: Literal["seed", "size", "device"] = "seed"  # how several models are distributed: drawn
     # by seed; or in equal shares, the first model to the clients with the fewest training windows
     # (size; newcomers, which have none, get it too) or the slowest devices (device)
@@ -51,6 +52,8 @@ class FleetConfig:
     weights: str = ""  # file of pretrained weights, for models that need them; "random": untrained
     sglt: Sglt = field(default_factory=Sglt)  # settings of models on tokens; a setting at its
     # default keeps the value of the architecture
+    own: dict[str, Any] = field(default_factory=dict)  # arguments for the constructors of networks
+    # of your own; each gets those that it has parameters for
     normalise: Normalise = "client"  # z-scores by training windows of the client or of the fleet
     # Unit in which models predict poses and positions: metres, or standard deviations from the mean
     # over all training windows.
@@ -92,7 +95,9 @@ class FleetConfig:
             raise CommunisError("test_draws: a saved trace is one draw; set test_draws = 1")
 
     def _check_models(self) -> None:
-        named = (*self.models, *(role.model for role in self.roles if role.model))
+        chosen = (*self.models, *(role.model for role in self.roles if role.model))
+        own = [name for name in chosen if ":" in name]
+        built_in = [name for name in chosen if ":" not in name]
         if not self.models:
             raise CommunisError(f"models: give at least one of {', '.join(ZOO)}")
         if self.embedding < 0:
@@ -100,7 +105,7 @@ class FleetConfig:
                 "embedding must be at least 0 (0: the default of the architecture), got "
                 f"{self.embedding}"
             )
-        for name in named:
+        for name in built_in:
             if name not in ZOO:
                 hint = nearest(name, list(ZOO))
                 raise CommunisError(f"models: no architecture {name!r}{hint}; see {', '.join(ZOO)}")
@@ -114,17 +119,35 @@ class FleetConfig:
             kind = self._architecture(name)
             self._require_memory(name, kind)
             kind.check()
-        if self.weights and not any(ZOO[name].pretrained for name in named):
+        self._check_own(own)
+        if self.weights and not any(ZOO[name].pretrained for name in built_in):
             raise CommunisError(
-                f"weights: none of the models ({', '.join(named)}) uses pretrained weights"
+                f"weights: none of the models ({', '.join(chosen)}) uses pretrained weights"
             )
-        unused = {*changed(self.sglt, Sglt())}.difference(*(ZOO[name].follows for name in named))
+        follows = (ZOO[name].follows for name in built_in)
+        unused = {*changed(self.sglt, Sglt())}.difference(*follows)
         if unused:
             users = ", ".join(name for name, kind in ZOO.items() if unused <= {*kind.follows})
             raise CommunisError(
-                f"sglt: {', '.join(sorted(unused))} would change nothing in {', '.join(named)}; "
+                f"sglt: {', '.join(sorted(unused))} would change nothing in {', '.join(chosen)}; "
                 f"leave it out, or choose a model that uses it: {users}"
             )
+
+    def _check_own(self, names: Sequence[str]) -> None:
+        """Loads networks of the user, and refuses settings that none of them takes."""
+        kinds = [self._described(name) for name in names]
+        for setting in self.own:
+            if not kinds:
+                raise CommunisError(
+                    f"own: {setting} would change nothing, because none of the models is of your "
+                    "own (package.module:Class): leave it out"
+                )
+            if not any(kind.accepts(setting) for kind in kinds):
+                had = "; ".join(f"{kind.dotted} has {kind.parameters()}" for kind in kinds)
+                raise CommunisError(f"own: no constructor has a parameter {setting}: {had}")
+
+    def _described(self, name: str) -> Own:
+        return named(name, self.own, self.embedding)
 
     def _require_memory(self, name: str, kind: Architecture) -> None:
         """Raises an error if four copies of the model (parameters, gradients, message, server)
@@ -218,8 +241,11 @@ class FleetConfig:
     def _measured(self) -> Mapping[str, device.DeviceProfile]:
         return device.load(Path(self.profiles)) if self.profiles else {}
 
-    def _kind(self, name: str) -> str | Architecture:
-        """Returns the architecture, or its name alone if no setting changes it."""
+    def _kind(self, name: str) -> str | Architecture | Own:
+        """Returns the architecture, or its name alone if no setting changes it; or a network of the
+        user."""
+        if ":" in name:
+            return self._described(name)
         kind = self._architecture(name)
         return name if kind == ZOO[name] else kind
 
@@ -246,7 +272,7 @@ class FleetConfig:
             roles = client_types(modalities, clients, (first, second, third), self.type_drop)
         return cast(roles, clients, modalities, streams)
 
-    def _models(self, fleet: Fleet, role_models: Sequence[str]) -> list[str | Architecture]:
+    def _models(self, fleet: Fleet, role_models: Sequence[str]) -> list[str | Architecture | Own]:
         """Returns the model of every client, or one for all. A role's model has precedence over
         the model that is dealt; role_models: one per client, empty where the role names none."""
         if len(self.models) == 1 and not any(role_models):

@@ -19,6 +19,7 @@ from communis.models.fusion import Attention, Blocks, Fusion, Mean
 from communis.models.graph import GraphLayer, SoftmaxLayer
 from communis.models.lora import LoRABlocks
 from communis.models.network import Network
+from communis.models.own import Own, named
 from communis.models.sglt import Sglt, SgltLayer, TokenFusion
 from communis.models.tokens import tokenizer
 
@@ -282,6 +283,14 @@ def changed(settings: Sglt, other: Sglt) -> dict[str, Any]:
     """Returns the settings that differ from those of the other."""
     names = (f.name for f in fields(Sglt))
     return {n: getattr(settings, n) for n in names if getattr(settings, n) != getattr(other, n)}
+
+
+def description(chosen: str | Architecture | Own) -> Architecture | Own:
+    """Returns what networks are built from: of a name, the architecture or the network of the user
+    (package.module:Class)."""
+    if not isinstance(chosen, str):
+        return chosen
+    return named(chosen, {}) if ":" in chosen else architecture(chosen)
 
 
 def architecture(name: str, **changes: object) -> Architecture:

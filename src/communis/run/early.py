@@ -90,6 +90,8 @@ def check(table: Table) -> None:
         _check_named("method", values["method"], "method", variants)
     if "data" in values:
         _check_named("data", values["data"], "data")
+    if "fleet" in values:
+        _refuse_unknown_models(values["fleet"].models or ())
     for name, settings in values["methods"].items():
         _check_named("method", {**settings, "name": name}, f"methods.{name}")
     for name in values["compare"]:
@@ -126,6 +128,18 @@ def refuse_unknown_method(name: str, variants: Collection[str]) -> None:
     if ":" not in name and name not in known:
         hint = plugins.nearest(name, known)
         raise SchemaError(f"no method {name!r}{hint}; there are {', '.join(known)}")
+
+
+def _refuse_unknown_models(names: Sequence[str]) -> None:
+    """Refuses names of no architecture. A network of the user (package.module:Class) is not looked
+    for."""
+    known = list(keys.models())
+    for name in names:
+        if ":" not in name and name not in known:
+            hint = plugins.nearest(name, known)
+            raise SchemaError(
+                f"[fleet] models: no architecture {name!r}{hint}; see {', '.join(known)}"
+            )
 
 
 def refuse_nameless(table: Table, where: str) -> None:
@@ -169,6 +183,8 @@ def type_of(key: Schema, where: str) -> Any:
     choices = key.get("oneOf") or key.get("anyOf")
     if choices and all("const" in choice for choice in choices):
         return Literal[tuple(choice["const"] for choice in choices)]
+    if choices and "const" in choices[0]:  # names, and others of some form
+        return reduce(or_, [type_of(choice, where) for choice in choices if "const" not in choice])
     if choices:
         return reduce(or_, [type_of(choice, where) for choice in choices])
     if "enum" in key:

@@ -303,8 +303,8 @@ class RunFolder:
                 del checkpoints[0]
         if foreign and not checkpoints:
             raise CommunisError(
-                f"{'; '.join(damage)} (method, fleet, device profiles, weights or seed differ): "
-                "choose another folder, or run it as it was. If it was resumed, "
+                f"{'; '.join(damage)} (method, fleet, networks, device profiles, weights or seed "
+                "differ): choose another folder, or run it as it was. If it was resumed, "
                 f"{self.path / 'config.toml'} or the checkpoint was replaced: put back a copy"
             )
         if damage and not checkpoints:

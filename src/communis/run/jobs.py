@@ -206,8 +206,8 @@ def by_fleet(jobs: Sequence[Job]) -> Iterator[list[Job]]:
 
 
 def refuse_changed_files(jobs: Sequence[Job]) -> None:
-    """Refuses to continue if device profiles or pretrained weights have changed since the finished
-    rounds."""
+    """Refuses to continue if device profiles, pretrained weights or networks of the user have
+    changed since the finished rounds."""
     if all(job.finished for job in jobs):
         return
     for job in jobs:
@@ -216,9 +216,9 @@ def refuse_changed_files(jobs: Sequence[Job]) -> None:
         about = disk.read_json(job.folder / "fleet.json")
         if about.get("brought", {}) != job.config.fleet.external_files():
             raise CommunisError(
-                f"{job.folder} holds results with other device profiles or pretrained weights than "
-                "are in these files now, or from before these were kept: choose another --name, or "
-                "begin anew with --fresh"
+                f"{job.folder} holds results with other device profiles or pretrained weights, or "
+                "another source of the networks in fleet.models, than are in these files now, or "
+                "from before these were kept: choose another --name, or begin anew with --fresh"
             )
 
 

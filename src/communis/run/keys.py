@@ -51,7 +51,7 @@ def devices() -> dict[str, Schema]:
 def models() -> dict[str, Schema]:
     """Returns the built-in architectures by name."""
     choices = schema()["properties"]["fleet"]["properties"]["models"]["items"]["oneOf"]
-    return {choice["const"]: choice for choice in choices}
+    return {choice["const"]: choice for choice in choices if "const" in choice}
 
 
 def definition(table: str, name: str) -> Schema:

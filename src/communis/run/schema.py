@@ -24,6 +24,12 @@ from communis.run.config import Config
 from communis.run.grid import PARTS
 from communis.run.keys import FILE, NAMED
 
+_OUTSIDE: Schema = {
+    "type": "string",
+    "pattern": ":",
+    "description": "package.module:Class, with --trust",
+}
+
 
 def schema() -> Schema:
     """Returns the schema of the configuration; its definitions are the tables of all methods and
@@ -65,15 +71,10 @@ def _without(key: Schema) -> Schema:
 def _by_name(table: str, kind: str) -> Schema:
     """Returns a table whose other keys are those of the method or dataset that it names."""
     known = [{"const": name, **_entry(kind, name)} for name in names(kind)]
-    outside = {
-        "type": "string",
-        "pattern": ":",
-        "description": "package.module:Class, with --trust",
-    }
     return {
         "type": "object",
         "required": ["name"],
-        "properties": {"name": {"anyOf": [*known, outside]}},
+        "properties": {"name": {"anyOf": [*known, _OUTSIDE]}},
         "allOf": [
             {
                 "if": {"properties": {"name": {"const": name}}},
@@ -111,10 +112,11 @@ def _settings(method: str) -> Schema:
 
 
 def _models() -> list[Schema]:
-    return [
+    known = [
         {"const": name, "description": PURPOSE[name], "x-embedding": model.embedding_size}
         for name, model in ZOO.items()
     ]
+    return [*known, _OUTSIDE]
 
 
 def _devices() -> list[Schema]:

@@ -397,7 +397,7 @@ def test_a_module_that_cannot_be_reset_is_named() -> None:
 
     model = TINY.build(shapes(TINY, TWO), 3)
     model.private["odd"] = Odd()
-    with pytest.raises(TypeError, match=r"private\.odd \(Odd\) has parameters but no reset"):
+    with pytest.raises(CommunisError, match=r"private\.odd \(Odd\) has parameters but no reset"):
         initialise(model, Streams(0))
 
 

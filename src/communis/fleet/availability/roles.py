@@ -24,7 +24,7 @@ class Role:
     modalities: tuple[Modality, ...]  # sensors of these clients
     count: int  # number of these clients
     device: str = ""  # name of a device profile
-    model: str = ""  # architecture; empty: one of `fleet.models`
+    model: str = ""  # architecture, or "package.module:Class"; empty: one of `fleet.models`
     detail: Literal["coarse", "dense"] = "dense"  # coarse: values are averaged or thinned out
     drop: float = 0.0  # probability that a window lacks a modality; never all of them
 

@@ -106,7 +106,11 @@ def recalibrate(client: Client, forward: Callable[[Batch], object]) -> None:
     samples = client.train if client.unlabelled is None else client.unlabelled
     windows = len(samples)
     before = State.buffers(model)
-    norms = {path: norm for path, norm in model.named_modules() if isinstance(norm, _BatchNorm)}
+    norms = {
+        model.path_of(name): norm
+        for name, norm in model.named_modules()
+        if isinstance(norm, _BatchNorm)
+    }
     momenta = {path: norm.momentum for path, norm in norms.items()}
     parts = -(-windows // PART) if norms else 0
     for norm in norms.values():

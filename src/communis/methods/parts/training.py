@@ -18,6 +18,7 @@ from communis.core.contract import Batch, Client, Model, Output, Samples
 from communis.core.diagnostics import Diagnostic
 from communis.core.errors import CommunisError
 from communis.core.groups import groups
+from communis.core.names import PARTS
 from communis.methods.parts.optim import (
     Optimizer,
     OptimizerName,
@@ -28,7 +29,6 @@ from communis.models.flops import Meter
 
 Loss = Callable[[Output, Batch], Tensor]
 Adjust = Callable[[Model], None]
-PARTS = ("encoders", "fusion", "head", "unimodal", "private")  # first components of all paths
 _meter = Meter()  # caches FLOPs by model
 
 
