@@ -38,7 +38,7 @@ from communis.fleet.availability.online import Online
 from communis.fleet.availability.outages import Outages
 from communis.fleet.device import ClockConfig, DeviceProfile
 from communis.fleet.external_files import external_files
-from communis.fleet.partition.natural import by_owner
+from communis.fleet.partition.natural import by_owner, client_names
 from communis.models.zoo import Architecture
 
 Normalise = Literal["client", "fleet", "none"]
@@ -65,10 +65,13 @@ class Fleet:
     attack: Attack = field(default_factory=Attack)  # which clients attack, and how
     public: int = -1  # client whose training windows are public; -1: see public.py
     dealt_by_size: bool = False  # models were dealt by the number of training windows
+    names: Sequence[str] = ()  # per client: its own name, such as the subject's; empty: not known
 
     def __post_init__(self) -> None:
         if self.client_of is None:
             object.__setattr__(self, "client_of", by_owner(self.windows))
+            names = client_names(self.windows, "subject", self.clients_of)
+            object.__setattr__(self, "names", names)
         object.__setattr__(self, "suites", [tuple(suite) for suite in self.suites])
         for suite in dict.fromkeys(self.suites):
             if not suite:
@@ -118,6 +121,11 @@ class Fleet:
 
     def __len__(self) -> int:
         return len(self.suites)
+
+    def called(self, client: int) -> str:
+        """Returns what pages call a client: its own name, or its number."""
+        own = self.names[client] if client < len(self.names) else ""
+        return own or f"client {client}"
 
     def pool(self) -> Fleet:
         """Returns the fleet with one additional client that holds the windows of all clients, in

@@ -183,6 +183,7 @@ class FleetConfig:
             redraws=outages[1:],
             online=self.online,
             public=self.public,
+            names=partition.names_of(windows, client_of),
         )
         role_models = [role.model for role in roles]
         by_size = self.deal == "size" and len(set(self.models)) > 1 and not all(role_models)

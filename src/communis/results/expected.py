@@ -46,6 +46,7 @@ FLEET: Table = {
 }
 CLIENT: Table = {
     "id": int,
+    "name": str,
     "sensors": tuple[str, ...],
     "windows": int,
     "windows_by_sensor": dict[str, int],

@@ -335,7 +335,7 @@ def test_targets(tmp_path: Path, target: str, task: object, first: object) -> No
         (("*.csv", "../*.csv"), "must be below"),
         (
             ('column = "activity"', ""),
-            "label: expected one of label.column and {label}.*found none",
+            "label: expected one of label.column, {label} in.*found none",
         ),
         (('csv"', 'csv"\ndelimiter = ";"'), "no column 'ax'.*is ';' its delimiter"),
         (('csv"', 'csv"\ntime_unit = "h"'), r"files\.time_unit: 'h' is not one of"),
