@@ -126,10 +126,14 @@ def fetch_(
 def init(
     folder: Annotated[Path, typer.Argument(help="A folder of CSV, Parquet or NPY files.")],
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing manifest.")] = False,
+    anonymous: Annotated[
+        bool,
+        typer.Option("--anonymous", help="Results show numbers, not the subjects' own names."),
+    ] = False,
 ) -> None:
     """Write a first manifest for your own recordings.
 
-    It states what the files show, and marks what you have to check.
+    It states what the files show, and marks every guess with CHECK.
     """
     refuse_absent(folder)
 
@@ -137,14 +141,17 @@ def init(
 @app.command()
 @done_by("datasets")
 def doctor(
-    what: Annotated[str, typer.Argument(help="A dataset, or a folder that holds one.")],
+    what: Annotated[
+        str, typer.Argument(help="A TOML file, a preset, a dataset or a folder that holds one.")
+    ],
     settings: Settings = None,
+    cell: Annotated[str, typer.Option(help="The cell of a grid, e.g. severe/moderate.")] = "",
     json: Json = False,
 ) -> None:
     """Check a dataset and name the remedy of every problem.
 
-    Checked are files, columns, rates, units, gaps, classes, copies and leaks. The exit code is 1 if
-    there are errors.
+    Checked are files, columns, rates, units, gaps, classes, copies and leaks; of a TOML file the
+    split and the clients that it describes. The exit code is 1 if there are errors.
 
     Example: communis data doctor usc_had --set data.split=subject
     """

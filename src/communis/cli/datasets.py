@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TransferSpeedColumn,
+)
 
 from communis.cli.console import err, out, say
 from communis.core import plugins
 from communis.core.disk import replace_file
-from communis.core.errors import CommunisError
-from communis.data.doctor import Finding, examine
+from communis.core.errors import CommunisError, visible
+from communis.core.streams import Streams
+from communis.data.doctor import Clients, Finding, examine
 from communis.data.fetch import adopt, fetch
 from communis.data.own.guess import write_manifest
 from communis.data.own.manifest import NAME as MANIFEST
 from communis.data.recordings.about import About
 from communis.data.recordings.files import home, matching
+from communis.data.recordings.windows import Windows
 from communis.fleet.gaps import trace_of
 from communis.results.report import preview
 from communis.run import config as configs
@@ -47,20 +58,29 @@ def fetch_(name: str, source: Path | None, into: Path | None) -> None:
         raise typer.Exit(1)
 
 
-def init(folder: Path, force: bool) -> None:
-    path, remarks = write_manifest(folder, force)
+def init(folder: Path, force: bool, anonymous: bool) -> None:
+    with _counted() as progress:
+        path, remarks = write_manifest(folder, force, anonymous, progress)
     out.print(f"wrote {path}")
     for remark in remarks:
-        out.print(f"  - {remark}")
+        out.print(f"  - {visible(remark)}", markup=False)
     # With "./", a folder cannot be taken for the name of a dataset.
     place = folder if len(folder.parts) > 1 else f"./{folder}"
     out.print(f"Read and correct it, then run: communis data doctor {place}")
 
 
-def doctor(what: str, settings: list[str] | None, json: bool) -> None:
-    source = _source(what, settings or [])
+def doctor(what: str, settings: list[str] | None, cell: str, json: bool) -> None:
+    config = _config(what, settings or [], cell)
+    streams = Streams(config.seed)
+    # A dataset alone has no clients yet.
+    described = Path(what).suffix == ".toml" or what in presets.names()
+
+    def clients_of(windows: Windows) -> Clients:
+        client_of = config.partition.clients_of(windows, streams)
+        return Clients(client_of, config.partition.names_of(windows, client_of))
+
     levels = []
-    for finding in examine(source):
+    for finding in examine(config.make_source(), streams, clients_of if described else None):
         levels.append(finding.level)
         _print_finding(finding, json)
     errors = levels.count("error")
@@ -111,10 +131,6 @@ def _config(what: str, settings: list[str], cell: str) -> configs.Config:
     return configs.bare(_data(what), settings)
 
 
-def _source(what: str, settings: list[str]) -> Any:
-    return configs.bare(_data(what), settings).make_source()
-
-
 def _data(what: str) -> dict[str, Any]:
     """The `[data]` table for a dataset's name, or for a folder that holds one."""
     folder = Path(what)
@@ -155,6 +171,21 @@ def _print_finding(finding: Finding, json: bool) -> None:
 
 def _plural(count: int, word: str) -> str:
     return f"{count or 'no'} {word}{'' if count == 1 else 's'}"
+
+
+@contextmanager
+def _counted() -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar that counts files."""
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), MofNCompleteColumn())
+    with Progress(*columns, console=err, transient=True) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def step(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield step
 
 
 class _transfer:  # noqa: N801 - a context manager that reads like a function

@@ -144,6 +144,7 @@ class FleetClients:
     def describe(self) -> dict[str, Any]:
         """Returns the description of the fleet that a run's folder keeps."""
         coarse = self.fleet.coarse
+        names = self.fleet.names
         return {
             "labels": list(self.fleet.windows.labels),
             "format": WindowFormat.of(self.fleet.windows).written(),
@@ -163,6 +164,7 @@ class FleetClients:
                     "private": _numbers(card, "private."),
                     "device": card.device,
                     "detail": "coarse" if card.id < len(coarse) and coarse[card.id] else "dense",
+                    **({"name": names[card.id]} if card.id < len(names) else {}),
                 }
                 for card in self.cards
             ],

@@ -39,7 +39,7 @@ from communis.fleet.availability.online import Online
 from communis.fleet.availability.outages import Outages
 from communis.fleet.device import ClockConfig, DeviceProfile
 from communis.fleet.external_files import external_files
-from communis.fleet.partition.natural import by_owner
+from communis.fleet.partition.natural import by_owner, client_names
 from communis.models.own import Own
 from communis.models.zoo import Architecture
 
@@ -71,10 +71,13 @@ class Fleet:
     newcomers: tuple[int, ...] = ()  # clients that are scored, but take no part in training
     # (N,) bool: windows of newcomers that would have been training windows; None: there are none
     unlabelled: Array | None = None
+    names: Sequence[str] = ()  # per client: its own name, such as the subject's; empty: not known
 
     def __post_init__(self) -> None:
         if self.client_of is None:
             object.__setattr__(self, "client_of", by_owner(self.windows))
+            names = client_names(self.windows, "subject", self.clients_of)
+            object.__setattr__(self, "names", names)
         object.__setattr__(self, "suites", [tuple(suite) for suite in self.suites])
         for suite in dict.fromkeys(self.suites):
             if not suite:
@@ -133,6 +136,11 @@ class Fleet:
     def chosen(self) -> Sequence[str | Architecture | Own]:
         """The models, with classes of the user described."""
         return cast(Sequence[str | Architecture | Own], self.models)
+
+    def called(self, client: int) -> str:
+        """Returns what pages call a client: its own name, or its number."""
+        own = self.names[client] if client < len(self.names) else ""
+        return own or f"client {client}"
 
     def pool(self) -> Fleet:
         """Returns the fleet with one additional client that holds the windows of all clients, in

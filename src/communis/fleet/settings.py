@@ -218,6 +218,7 @@ class FleetConfig:
             public=self.public,
             newcomers=new,
             unlabelled=unlabelled,
+            names=partition.names_of(windows, client_of),
         )
         role_models = [role.model for role in roles]
         by_size = self.deal == "size" and len(set(self.models)) > 1 and not all(role_models)

@@ -28,12 +28,31 @@ def client_scores(runs: Sequence[Finished], metric: str, select: Select) -> pd.D
 def by_client(
     runs: Sequence[Finished], metric: str, select: Select, methods: Sequence[str]
 ) -> pd.DataFrame:
-    """Clients x methods: means over seeds. The index has the clients with their sensors and, where
-    these differ, models. Both may be drawn by seed, so a client can have several."""
+    """Clients x methods: means over seeds. The index has the clients, by their own names where they
+    have one, with their sensors and, where these differ, models. Both may be drawn by seed, so a
+    client can have several."""
     wide = means(client_scores(runs, metric, select), "client", "score", methods)
     about = described(runs, metric)
-    wide.index = pd.Index([f"{client}: {about.get(client, '')}" for client in wide.index])
+    names = own_names(runs)
+    wide.index = pd.Index(
+        [f"{names.get(client, client)}: {about.get(client, '')}" for client in wide.index]
+    )
     return wide
+
+
+def own_names(runs: Sequence[Finished]) -> dict[int, str]:
+    """The own names of the clients whose name is the same in all runs."""
+    by_client: dict[int, set[str]] = {}
+    for run in runs:
+        for client in range(len(run.clients)):
+            by_client.setdefault(client, set()).add(run.names.get(client, ""))
+    return {
+        client: name
+        for client, names in by_client.items()
+        if len(names) == 1
+        for name in names
+        if name
+    }
 
 
 def described(runs: Sequence[Finished], metric: str) -> dict[int, str]:

@@ -48,6 +48,7 @@ FLEET: Table = {
 NEWCOMER: Table = {"id": int, "unscored": str}
 CLIENT: Table = {
     "id": int,
+    "name": str,
     "sensors": tuple[str, ...],
     "windows": int,
     "windows_by_sensor": dict[str, int],

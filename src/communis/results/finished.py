@@ -29,6 +29,7 @@ from communis.results.selection import Scores, chosen
 from communis.run import tables
 from communis.run.folder import RunFolder
 
+LONGEST_NAME = 60  # characters of a client's name
 # Settings that change no number of a run, or that runs to be averaged over may differ in.
 _FREE = ("name", "variant", "seed", "metric", "select", "target", "run.workers", "run.start_method",
          "run.backend",
@@ -181,6 +182,16 @@ class Finished:
     def models(self) -> Mapping[int, str]:
         """The architecture of every client whose description has one."""
         return {c["id"]: c["model"] for c in self.clients if "id" in c and c.get("model")}
+
+    @cached_property
+    def names(self) -> Mapping[int, str]:
+        """The own name of every client that has one, such as a subject's, on one printable line."""
+        named = [c for c in self.clients if "id" in c and c.get("name")]
+        return {c["id"]: readable(c["name"], LONGEST_NAME) for c in named}
+
+    def called(self, client: int) -> str:
+        """What pages call a client: its own name, or its number."""
+        return self.names.get(client, f"client {client}")
 
     @cached_property
     def kinds(self) -> Mapping[int, str]:

@@ -67,7 +67,7 @@ def test_own_recordings_from_init_to_doctor_to_preview(
     page = tmp_path / "page.html"
     arguments = ["--client", "1", "--set", "data.window=2", "-o", str(page)]
     assert call(monkeypatch, "data", "preview", str(recordings), *arguments) == 0
-    assert "client 1:" in capsys.readouterr().out
+    assert "bob: acc" in capsys.readouterr().out
     assert "<svg" in page.read_text("utf-8")
 
 

@@ -2,5 +2,6 @@
 
 from communis.data.doctor.examine import examine
 from communis.data.doctor.finding import Finding
+from communis.data.doctor.sets import Clients
 
-__all__ = ["Finding", "examine"]
+__all__ = ["Clients", "Finding", "examine"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,13 @@ from communis.data.recordings.windows import Windows
 MOST_SHOWN = 5  # findings of one kind about single recordings; the others are only counted
 
 
-def examine(source: Any, streams: Streams | None = None) -> Iterator[Finding]:
+def examine(
+    source: Any,
+    streams: Streams | None = None,
+    clients_of: Callable[[Windows], sets.Clients] | None = None,
+) -> Iterator[Finding]:
     """Yields findings about a source's files, signals and windows. A dataset that cannot be read is
-    a finding, too."""
+    a finding, too. clients_of: assigns the windows to clients, which are then checked as well."""
     try:
         if isinstance(source, Recorded):
             yield from _files(source)
@@ -39,6 +43,14 @@ def examine(source: Any, streams: Streams | None = None) -> Iterator[Finding]:
         yield Finding("error", "reading", str(error))
         return
     yield from _windows(windows, getattr(source, "split", "generated"))
+    if clients_of is None:
+        return
+    try:
+        clients = clients_of(windows)
+    except CommunisError as error:
+        yield Finding("error", "clients", str(error), "choose another [partition]")
+        return
+    yield from sets.clients(windows, clients)
 
 
 def _files(source: Recorded) -> Iterator[Finding]:

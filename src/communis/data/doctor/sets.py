@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,10 +14,28 @@ from communis.data.recordings.recording import Recording
 from communis.data.recordings.splits import CLOSE, distances, separated
 from communis.data.recordings.windows import TEST, TRAIN, UNUSED, VAL, Windows
 
+MOST_LISTED = 5  # clients or subjects by name
 NEAR = 4  # in window lengths: 2 minutes of sleep, 8 s of movement
 MANY = 0.5  # share of test windows near a training window above which a warning is given
 DISTINCT = 16  # number of different values from which equal windows count as copies
 PARTS = {TRAIN: "training", VAL: "validation", TEST: "test"}
+
+
+@dataclass(frozen=True)
+class Clients:
+    """The clients of windows."""
+
+    client_of: Array  # (N,) int64, -1: none
+    names: Sequence[str] = ()  # own names of clients; empty: they have none
+
+    def called(self, client: int) -> str:
+        own = self.names[client] if client < len(self.names) else ""
+        return own or f"client {client}"
+
+    def listed(self, clients: Array) -> str:
+        text = ", ".join(self.called(int(i)) for i in clients[:MOST_LISTED])
+        more = len(clients) - MOST_LISTED
+        return f"{text} and {more} more" if more > 0 else text
 
 
 def fingerprint(recording: Recording) -> str:
@@ -101,6 +120,52 @@ def parts(windows: Windows, kind: str) -> Iterator[Finding]:
         yield Finding("ok", "subjects", "nobody is in training and in test")
 
 
+def clients(windows: Windows, clients: Clients) -> Iterator[Finding]:
+    """Yields findings about the windows of every client in every part of the split."""
+    count = int(clients.client_of.max(initial=-1)) + 1
+    used = clients.client_of >= 0
+    sizes = {}
+    for part in PARTS:
+        chosen = used & (windows.split == part)
+        sizes[part] = np.bincount(clients.client_of[chosen], minlength=count)
+    trained = sizes[TRAIN]
+    fewest = int(trained.argmin())
+    most = int(trained.argmax())
+    yield Finding(
+        "ok",
+        "clients",
+        f"{count}, from {trained[fewest]} training windows ({clients.called(fewest)}) to "
+        f"{trained[most]} ({clients.called(most)})",
+    )
+    untrained = np.flatnonzero((trained == 0) & (sizes[TEST] > 0))
+    untested = np.flatnonzero((trained > 0) & (sizes[TEST] == 0))
+    if len(untrained):
+        text = f"{clients.listed(untrained)}: only tested, no training windows"
+        yield Finding("note", "clients", text, "right for new people; methods like local skip them")
+    if len(untested):
+        text = f"{clients.listed(untested)}: no test windows, so they have no score"
+        yield Finding("warning", "clients", text, "choose another data.split or data.shares")
+    if windows.task.classes:
+        yield from _strange_classes(windows, clients, count)
+
+
+def _strange_classes(windows: Windows, clients: Clients, count: int) -> Iterator[Finding]:
+    """Yields a finding about clients that are tested on classes that they never train on."""
+    cells = clients.client_of * windows.task.classes + windows.classes
+    there = {}
+    for part in (TRAIN, TEST):
+        chosen = (clients.client_of >= 0) & (windows.split == part)
+        flags = np.bincount(cells[chosen], minlength=count * windows.task.classes) > 0
+        there[part] = flags.reshape(count, -1)
+    strange = (there[TEST] & ~there[TRAIN]).any(1) & there[TRAIN].any(1)
+    if strange.any():
+        text = (
+            f"{clients.listed(np.flatnonzero(strange))}: tested on classes that they have no "
+            "training windows of"
+        )
+        yield Finding("note", "clients", text, "personal models cannot know these classes")
+
+
 def leaks(windows: Windows) -> Iterator[Finding]:
     """Yields findings about windows of different parts that share samples or are copies."""
     without_shared = separated(
@@ -171,5 +236,6 @@ def _hashes(windows: Windows, rows: int = 4096) -> tuple[Array, Array]:
 
 
 def _listed(ids: Array) -> str:
-    text = ", ".join(str(i) for i in ids[:5])
-    return text + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
+    text = ", ".join(str(i) for i in ids[:MOST_LISTED])
+    more = len(ids) - MOST_LISTED
+    return text + (f" and {more} more" if more > 0 else "")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from itertools import islice
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,19 @@ from torch import nn
 
 from communis.core.arrays import Array
 from communis.core.errors import CommunisError
-from communis.data.own.manifest import Column, Files, Part
-from communis.data.own.tables import PLAIN, SECONDS, TEXT, WHOLE, header, parquet, rows_of
+from communis.data.own.batches import batch_rate
+from communis.data.own.filenames import WORDS
+from communis.data.own.manifest import Column, Files, Part, TimeUnit
+from communis.data.own.tables import (
+    PLAIN,
+    SECONDS,
+    TEXT,
+    WHOLE,
+    header,
+    lines_above,
+    parquet,
+    rows_of,
+)
 from communis.data.own.units import unit_name
 from communis.data.recordings.files import reading
 
@@ -26,20 +37,40 @@ if TYPE_CHECKING:
 ROWS = 20_000  # number of rows that are read
 UNKNOWN_RATE = 50.0  # placeholder in the manifest, which the user must correct
 MANY_CLASSES = 50  # a column with more different values is not a label
-WORDS = {
-    "subject": "subject|subj|sub|person|participant|patient|user|volunteer|proband|pid|uid",
-    "session": "session|sess|ses|day|visit",
-    "trial": "trial|repetition|rep|run|take|recording|rec",
-    "scene": "scene|room|environment|env|home|house|site",
-    "label": "label|labels|activity|act|class|gesture|action|state|target|annotation",
-}
 TIME = r"t|ts|date|epoch|seconds|millis|.*time.*|.*(?:^|_)stamp.*"
+FILE = "file.*|.*file_?name|path|recording|recording_(?:id|name)|name"
+START = "start.*|begin.*|onset|from|t0|t_?start|.*_start"
+END = "end.*|stop.*|offset|to|t1|t_?(?:end|stop)|.*_(?:end|stop)|finish.*"
 ALIASES = {"a": "acc", "g": "gyro", "m": "mag", "": "sensor"}
 UNITS = {"hr": "bpm", "heart": "bpm", "heart_rate": "bpm", "heartrate": "bpm", "bpm": "bpm"}
 ROW_NUMBERS = ("", "index", "index_level_0", "row", "no", "nr")  # names of columns without meaning
-FORMAT_LINES = 50  # lines from which the format of a text file is guessed
-SMALLEST_STAMPS = {"ns": 1e17, "us": 1e14, "ms": 1e11, "s": 0}  # for time since 1970, by unit
-LARGEST_STEPS = {"s": 2, "ms": 2e3, "us": 2e6, "ns": np.inf}  # between two samples, by unit
+HEAD = 1 << 16  # characters from which the format of a text file is guessed
+FORMAT_LINES = 50  # lines of them, below comments
+MOST_ABOVE = 30  # lines of a preamble without a sign for comments
+COMMENTS = "%#"  # signs at the beginning of comments above the rows
+REGULAR = 0.8  # share of lines with the same number of columns, at least
+SMALLEST_STAMPS: dict[TimeUnit, float] = {  # for time since 1970, by unit
+    "ns": 1e17,
+    "us": 1e14,
+    "ms": 1e11,
+    "s": 0,
+}
+LARGEST_STEPS: dict[TimeUnit, float] = {"s": 2, "ms": 2e3, "us": 2e6, "ns": np.inf}
+USUAL_RATES = (0.2, 999.0)  # Hz; a unit of time stamps with another rate is not likely
+UNITS_OF_TIME: dict[str, TimeUnit] = {"s": "s", "ms": "ms", "us": "us", "ns": "ns"}
+SPELLED = {"milli": "ms", "micro": "us", "nano": "ns", "second": "s"}  # in names, in this order
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What the column of time stamps tells."""
+
+    column: Column | None = None  # None: there is none
+    unit: TimeUnit = "s"
+    rate: float = UNKNOWN_RATE  # samples per second
+    batched: bool = False  # whether many rows share a time stamp
+    unit_named: bool = True  # whether the name of the column says its unit
+    ends: tuple[float, float] = (0.0, 0.0)  # first and last time stamp, in seconds
 
 
 @dataclass(frozen=True)
@@ -48,10 +79,19 @@ class FileGuess:
 
     modalities: Mapping[str, Part]
     keys: Mapping[str, Column]  # columns of subject, session, trial, scene and label
-    time: Column | None = None
-    time_unit: str = "s"
-    rate: float = UNKNOWN_RATE
-    remarks: tuple[str, ...] = field(default=())
+    timing: Timing = field(default_factory=Timing)
+    remarks: tuple[str, ...] = ()
+    by_values: tuple[str, ...] = ()  # keys that no name tells, only the values
+    rows: int = 0  # those that were looked at
+    doubtful: Mapping[str, str] = field(default_factory=dict)  # modality -> doubt about its unit
+
+    @property
+    def time(self) -> Column | None:
+        return self.timing.column
+
+    @property
+    def rate(self) -> float:
+        return self.timing.rate
 
 
 def file_format(path: Path) -> Files:
@@ -59,30 +99,66 @@ def file_format(path: Path) -> Files:
     if path.suffix.lower() not in TEXT:
         return Files(header=path.suffix.lower() != ".npy")
     with reading(path, "text file", PLAIN):
-        with path.open(encoding="utf-8-sig", newline="") as lines:
-            start = [line for line in islice(lines, FORMAT_LINES) if line.strip()]
-        if not start:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            text = file.read(HEAD)
+        if not text.strip():
             raise CommunisError(f"{path}: empty")
-        return _text_format(start)
+        lines = text.splitlines(keepends=True)
+        if len(text) == HEAD and len(lines) > 1:
+            lines.pop()  # it is cut
+        sign = text.lstrip()[0]
+        if sign not in COMMENTS:
+            return _text_format(lines, [i for i, line in enumerate(lines) if line.strip()])
+        full = [i for i, line in enumerate(lines) if line.strip(" \t\r\n;,")]
+        rows = [i for i in full if not lines[i].lstrip().startswith(sign)]
+        if not rows:
+            raise CommunisError(f"{path}: holds no rows, only lines that begin with {sign!r}")
+        how = _text_format(lines, rows)
+        if not how.header and rows[0] and _names_columns(lines[rows[0] - 1], lines[rows[0]], how):
+            return replace(how, header=True, skip=rows[0] - 1)
+        return replace(how, skip=0, comment=sign)
 
 
-def _text_format(start: list[str]) -> Files:
-    """Returns the format of a text file that begins with these lines."""
+def _names_columns(above: str, row: str, how: Files) -> bool:
+    """Returns whether a comment has as many cells as a row, and no numbers: names of columns."""
+    names = next(csv.reader([above], delimiter=how.delimiter), [])
+    cells = next(csv.reader([row], delimiter=how.delimiter), [])
+    return len(names) == len(cells) and not any(_is_number(name) for name in names)
 
-    def width(delimiter: str) -> int:
-        """Returns the number of columns with this delimiter; 0 if lines differ."""
-        counts = {len(row) for row in csv.reader(start, delimiter=delimiter)}
-        return counts.pop() if len(counts) == 1 else 0
 
-    def preference(delimiter: str) -> tuple[bool, bool, int]:
-        return width(delimiter) > 1, delimiter != " ", width(delimiter)
+def _text_format(lines: list[str], rows: list[int]) -> Files:
+    """Returns the format of a text file that begins with these lines. rows: the numbers of lines
+    that may be rows."""
+    start = [lines[i] for i in rows[:FORMAT_LINES]]
 
-    delimiter = max(";\t|, ", key=preference)
-    rows = list(csv.reader(start, delimiter=delimiter))
-    cells = [cell for row in rows for cell in row]
+    def preference(delimiter: str) -> tuple[int, bool, bool, int]:
+        widths = [len(row) for row in csv.reader(start, delimiter=delimiter)]
+        usual, count = Counter(widths).most_common(1)[0]
+        below = widths[-max(1, len(widths) // 3) :]
+        alike = (count == len(widths)) + (count >= REGULAR * len(widths))
+        alike += len(set(below)) == 1 and below[0] > 1
+        if usual == 1 and below[0] == 1:
+            return 0, False, False, 0
+        return alike, delimiter in ";\t|", delimiter != " ", usual
+
+    delimiter = max(",;\t| ", key=preference)  # the first one of those that are equal
+    table = list(csv.reader(start, delimiter=delimiter))
+    first = _preamble([len(row) for row in table])
+    cells = [cell for row in table[first:] for cell in row]
     comma = delimiter != "," and any(re.fullmatch(r"-?\d+,\d+", cell) for cell in cells)
-    header = not any(_is_number(cell.replace(",", ".")) for cell in rows[0])
-    return Files(delimiter=delimiter, decimal="," if comma else ".", header=header)
+    header = not any(_is_number(cell.replace(",", ".")) for cell in table[first])
+    skip = rows[first] if first else 0
+    return Files(delimiter=delimiter, decimal="," if comma else ".", header=header, skip=skip)
+
+
+def _preamble(widths: list[int]) -> int:
+    """Returns the number of lines at the top that have another number of columns than all lines
+    below them; 0 if lines differ further below, too."""
+    last = widths[-1]
+    others = [i for i, width in enumerate(widths) if width != last]
+    if not others or last == 1 or others[-1] >= min(MOST_ABOVE, len(widths) - 2):
+        return 0
+    return others[-1] + 1
 
 
 def guess_columns(path: Path, how: Files) -> FileGuess:
@@ -93,12 +169,12 @@ def guess_columns(path: Path, how: Files) -> FileGuess:
     sensors: list[Column] = []
     left_out: list[str] = []
     repeated = set(frame.columns[frame.columns.duplicated()])
+    tidy = [_tidy(str(column)) if how.header else "" for column in frame.columns]
+    said = {key for name in tidy if (key := _key_of(name, tidy))}
     for position, column in enumerate(frame.columns):
         values = frame.iloc[:, position]
-        name = _tidy(str(column)) if how.header else ""
-        key = _key_of(name)
-        if name == "y" and "x" not in frame.columns:  # otherwise y is an axis
-            key = "label"
+        name = tidy[position]
+        key = _key_of(name, tidy)
         numeric = values.dtype.kind in "iufb"
         if column in repeated:
             left_out.append(f"{column!r} (more than one column has this name)")
@@ -113,32 +189,45 @@ def guess_columns(path: Path, how: Files) -> FileGuess:
         elif numeric:
             sensors.append(column)
         elif (
-            "label" not in keys
+            "label" not in {*keys, *said}
+            and not re.fullmatch(FILE, name)
             and values.map(str).nunique() <= MANY_CLASSES  # bytes need not be UTF-8
+            and not _mostly_numbers(values)
         ):
             keys["label"] = column
         else:
             left_out.append(f"{column!r} (text)")
     remarks = [f"columns left out: {', '.join(dict.fromkeys(left_out))}"] if left_out else []
-    unit, rate, remark = _timing(frame, clock)
-    remarks.append(remark)
-    if not how.header and "label" in keys:
-        remarks.append(f"CHECK label: column {keys['label']} holds few different whole numbers")
-    modalities = _modalities(frame, sensors, rate, named=how.header)
-    return FileGuess(modalities, keys, clock, unit, rate, tuple(remarks))
+    by_values = ("label",) if "label" in keys and "label" not in said else ()
+    timing = _timing(frame, clock)
+    modalities, doubtful = _modalities(frame, sensors, timing.rate, named=how.header)
+    return FileGuess(
+        modalities,
+        keys,
+        timing,
+        tuple(remarks),
+        by_values,
+        len(frame),
+        doubtful,
+    )
 
 
-def _timing(frame: pd.DataFrame, clock: Column | None) -> tuple[str, float, str]:
-    """Returns the unit of time stamps, the rate of samples, and a remark on them."""
+def _timing(frame: pd.DataFrame, clock: Column | None) -> Timing:
+    """Returns what the column of time stamps tells."""
     if clock is None:
-        remark = f"CHECK rate: there is no time column; {UNKNOWN_RATE:g} Hz is a placeholder"
-        return "s", UNKNOWN_RATE, remark
-    unit, rate = _clock(frame[clock], str(clock))
-    return unit, rate, f"time is column {clock!r} in {unit}, about {rate:g} samples a second"
+        return Timing()
+    seconds, unit, named = _seconds(frame[clock], str(clock))
+    seconds = seconds[np.isfinite(seconds)]
+    batched = batch_rate(seconds)
+    rate = _rounded(batched) if batched else _rate(np.diff(seconds))
+    ends = (float(seconds[0]), float(seconds[-1])) if len(seconds) else (0.0, 0.0)
+    return Timing(clock, unit, rate, bool(batched), named, ends)
 
 
-def _key_of(name: str) -> str:
+def _key_of(name: str, names: list[str]) -> str:
     """Returns the key whose words match the name of a column; empty if there is none."""
+    if name == "y" and "x" not in names:  # otherwise y is an axis
+        return "label"
     for key, words in WORDS.items():
         if name and _means(name, words):
             return key
@@ -167,7 +256,7 @@ def _sample(path: Path, how: Files) -> pd.DataFrame:
                 sep=how.delimiter,
                 decimal=how.decimal,
                 header=None,
-                skiprows=how.skip + how.header,
+                skiprows=lines_above(path, how) + how.header,
                 nrows=ROWS,
                 names=list(range(len(keys))),
                 index_col=False,
@@ -175,6 +264,11 @@ def _sample(path: Path, how: Files) -> pd.DataFrame:
     if not len(frame):
         raise CommunisError(f"{path}: holds no rows")
     return frame.set_axis(keys, axis=1)
+
+
+def column_like(names: Iterable[str], words: str) -> str | None:
+    """Returns the first column whose name matches an expression."""
+    return next((name for name in names if re.fullmatch(words, _tidy(name))), None)
 
 
 def _tidy(name: str) -> str:
@@ -199,6 +293,11 @@ def _rises(values: pd.Series[Any]) -> bool:
     return bool((np.diff(values.to_numpy(np.float64)) >= 0).mean() > 0.95)
 
 
+def _mostly_numbers(values: pd.Series[Any]) -> bool:
+    """Returns whether a column of text holds numbers, but for a few cells."""
+    return values.dropna().map(lambda cell: _is_number(str(cell))).mean() > 0.9
+
+
 def _holds_classes(values: pd.Series[Any]) -> bool:
     """Returns whether a column holds few different whole numbers that rarely change."""
     array = values.to_numpy(np.float64)
@@ -208,25 +307,30 @@ def _holds_classes(values: pd.Series[Any]) -> bool:
     return bool(len(np.unique(array)) <= MANY_CLASSES and changes < 0.1)
 
 
-def _clock(values: pd.Series[Any], name: str) -> tuple[str, float]:
-    """Returns the unit of time stamps, and their rate."""
+def _seconds(values: pd.Series[Any], name: str) -> tuple[Array, TimeUnit, bool]:
+    """Returns time stamps in seconds, their unit, and whether it is certain."""
     if values.dtype.kind not in "iuf":
         import pandas as pd
 
         dates = pd.to_datetime(values, format="ISO8601", errors="coerce", utc=True)
         nanos = dates.dt.tz_localize(None).to_numpy("datetime64[ns]").astype(np.int64)
-        return "date", _rate(np.diff(nanos) * 1e-9)
+        return nanos * 1e-9, "date", True
     array = values.to_numpy(np.float64)
     steps = np.diff(array)
-    unit_in_name = re.search(r"(?:^|[_\W])(ms|us|ns|s)(?:$|[_\W])", name.lower())
-    if unit_in_name:
-        unit = unit_in_name[1]
-    elif array[0] > 1e8:  # since 1970: the size tells the unit
+    in_name = re.search(r"(?:^|[_\W])(ms|us|ns|s)(?:$|[_\W])", name.lower())
+    spelled = next((u for word, u in SPELLED.items() if word in name.lower()), None)
+    unit: TimeUnit
+    if in_name or spelled:
+        unit = UNITS_OF_TIME[in_name[1]] if in_name else UNITS_OF_TIME[str(spelled)]
+        return array * SECONDS[unit], unit, True
+    if array[0] > 1e8:  # since 1970: the size tells the unit
         unit = next(u for u, least in SMALLEST_STAMPS.items() if array[0] > least)
-    else:
-        usual = np.median(steps[steps > 0]) if (steps > 0).any() else 1.0
-        unit = next(u for u, most in LARGEST_STEPS.items() if usual < most)
-    return unit, _rate(steps * SECONDS[unit])
+        return array * SECONDS[unit], unit, True
+    usual = float(np.median(steps[steps > 0])) if (steps > 0).any() else 1.0
+    unit = next(u for u, most in LARGEST_STEPS.items() if usual < most)
+    slow, fast = USUAL_RATES
+    possible = [u for u in LARGEST_STEPS if slow <= 1 / (usual * SECONDS[u]) <= fast]
+    return array * SECONDS[unit], unit, possible == [unit]
 
 
 def _rate(steps: Array) -> float:
@@ -234,20 +338,24 @@ def _rate(steps: Array) -> float:
     steps = steps[steps > 0]
     if not len(steps):
         return UNKNOWN_RATE
-    rate = 1 / float(steps[steps <= 3 * np.median(steps)].mean())
+    return _rounded(1 / float(steps[steps <= 3 * np.median(steps)].mean()))
+
+
+def _rounded(rate: float) -> float:
     return float(round(rate)) if abs(rate - round(rate)) < 0.02 * rate else float(f"{rate:.4g}")
 
 
 def _modalities(
     frame: pd.DataFrame, columns: list[Column], rate: float, *, named: bool
-) -> dict[str, Part]:
-    """Returns the modalities. Columns whose names differ by x, y, z or a number at the end (or
-    before it) belong to one modality."""
+) -> tuple[dict[str, Part], dict[str, str]]:
+    """Returns the modalities, and doubts about their units. Columns whose names differ by x, y, z
+    or a number at the end (or before it) belong to one modality."""
     groups: dict[str, list[Column]] = {}
     for column in columns:
         base = _base(str(column)) if named else "sensor"
         groups.setdefault(base, []).append(column)
     modalities: dict[str, Part] = {}
+    doubts: dict[str, str] = {}
     for base, members in groups.items():
         if len(members) > 1 or not named:
             name = ALIASES.get(base, base)
@@ -259,8 +367,11 @@ def _modalities(
             name = f"{name}_"
         values = frame[members].to_numpy(np.float64)
         own_rate = float(f"{rate * _share(values):.4g}")
-        modalities[name] = Part(tuple(members), own_rate, _unit(name, members, values))
-    return modalities
+        unit, doubt = _unit(name, members, values)
+        modalities[name] = Part(tuple(members), own_rate, unit)
+        if doubt:
+            doubts[name] = doubt
+    return modalities, doubts
 
 
 def _base(column: str) -> str:
@@ -283,18 +394,21 @@ def _share(values: Array) -> float:
     return 1 / float(np.median(steps)) if slow else 1.0
 
 
-def _unit(name: str, columns: list[Column], values: Array) -> str:
-    """Returns the unit from brackets in the header, or from gravity, or "a.u." if it is unknown."""
+def _unit(name: str, columns: list[Column], values: Array) -> tuple[str, str]:
+    """Returns the unit, or "a.u." if it is unknown, and a doubt about it: from brackets in the
+    header there is none, from gravity or from the kind of sensor there is."""
     in_brackets = re.search(r"[\[(](.+?)[\])]", str(columns[0]))
     if in_brackets:
-        return unit_name(in_brackets[1], name)
+        return unit_name(in_brackets[1], name), ""
     if "acc" in name and len(columns) == 3 and np.isfinite(values).all(1).any():
         with np.errstate(over="ignore"):  # a damaged value
             length = float(np.nanmedian(np.linalg.norm(values, axis=1)))
-        if 0.8 < length < 1.25:
-            return "g"
-        return "m/s2" if 8 < length < 12 else "a.u."
-    return UNITS.get(name, "a.u.")
+        for unit, low, high in (("g", 0.8, 1.25), ("m/s2", 8, 12)):
+            if low < length < high:
+                return unit, f"a guess: the usual length of the vector is {length:.3g}"
+    if name in UNITS:
+        return UNITS[name], "a guess: usual for this sensor"
+    return "a.u.", "a placeholder, as the files do not tell"
 
 
 def _is_number(cell: str) -> bool:

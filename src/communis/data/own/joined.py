@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from communis.core.errors import CommunisError
 from communis.data.own.manifest import NAME, Manifest
@@ -27,8 +27,9 @@ def grouped(folder: Path, manifest: Manifest) -> list[Group]:
     """Returns all files that the manifest describes, in the order of their names."""
     groups: dict[object, Group] = {}
     several = len(manifest.patterns) > 1
+    left_out = excluded(manifest)
     for pattern in manifest.patterns:
-        files = matches(folder, pattern)
+        files = [m for m in matches(folder, pattern) if not left_out(m[0].relative_to(folder))]
         if not files:
             raise CommunisError(f"{folder / NAME}: no file matches {pattern!r}")
         for path, values in files:
@@ -43,9 +44,42 @@ def grouped(folder: Path, manifest: Manifest) -> list[Group]:
     return sorted(groups.values(), key=lambda group: group.first)
 
 
+def excluded(manifest: Manifest) -> Callable[[PurePath], bool]:
+    """Returns whether a path below the folder is one that is not read as a recording: those of
+    files.exclude, and the files with the labels."""
+    found = [glob(pattern) for pattern in manifest.files.exclude]
+    if manifest.side_pattern:
+        found.append(re.compile(_expression(manifest.side_pattern)))
+    return lambda path: any(pattern.fullmatch(path.as_posix()) for pattern in found)
+
+
+def glob(pattern: str) -> re.Pattern[str]:
+    """Returns the expression of a pattern for paths: without a slash it is one of file names in any
+    folder; with a slash at the end, of everything in a folder."""
+    if "/" not in pattern:
+        pattern = f"**/{pattern}"
+    rest = ".*" if pattern.endswith("/") else ""
+    return re.compile(_expression(pattern) + rest)
+
+
 def matches(folder: Path, pattern: str) -> list[tuple[Path, dict[str, str]]]:
     """Returns the files below a folder that match, with the values of the names in braces. {label}
     matches as many characters as possible, the others match as few as possible."""
+    try:
+        expression = re.compile(_expression(pattern))
+    except CommunisError as error:
+        raise CommunisError(f"{folder}: {error}") from None
+    candidates = folder.glob(re.sub(r"{\w+}", "*", pattern.replace("[", "[[]")))
+    files = []
+    for path in sorted(candidates):
+        match = expression.fullmatch(path.relative_to(folder).as_posix())
+        if match and path.is_file():
+            files.append((path, match.groupdict()))
+    return files
+
+
+def _expression(pattern: str) -> str:
+    """Returns a regular expression for paths."""
     wildcards = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
     expression = ""
     for piece in re.split(r"({\w+}|\*\*/|\*|\?)", pattern):
@@ -54,20 +88,14 @@ def matches(folder: Path, pattern: str) -> list[tuple[Path, dict[str, str]]]:
             expression += wildcards.get(piece) or re.escape(piece)
         elif not name.isidentifier():
             raise CommunisError(
-                f"{folder}: {piece} in {pattern!r} stands for no part of a file's name; rename "
-                "these files, or put * for it into the pattern"
+                f"{piece} in {pattern!r} stands for no part of a file's name; rename these files, "
+                "or put * for it into the pattern"
             )
         elif f"(?P<{name}>" in expression:
             expression += f"(?P={name})"
         else:
             expression += f"(?P<{name}>[^/]+{'' if name == 'label' else '?'})"
-    candidates = folder.glob(re.sub(r"{\w+}", "*", pattern.replace("[", "[[]")))
-    files = []
-    for path in sorted(candidates):
-        match = re.fullmatch(expression, path.relative_to(folder).as_posix())
-        if match and path.is_file():
-            files.append((path, match.groupdict()))
-    return files
+    return expression
 
 
 def numbered(words: Iterable[str]) -> dict[str, int]:

@@ -11,7 +11,8 @@
     classes = ["walk", "sit"]                  # from {label}; otherwise column = "activity"
 
 A modality, label or target that is stored in separate files has its own `pattern` with the same
-names in braces. Files whose values in braces are equal form one recording.
+names in braces. Files whose values in braces are equal form one recording. All paths and patterns
+are relative to the folder of the manifest.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import re
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -31,6 +33,7 @@ from communis.data.recordings.recording import nameable
 NAME = "communis.toml"
 KEYS = ("subject", "scene", "session", "trial")  # numbers that identify a recording
 Column = str | int
+TimeUnit = Literal["s", "ms", "us", "ns", "date"]
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,17 @@ class Files:
     """The place and the format of the files."""
 
     pattern: str = ""  # path below the folder; * matches anything, {subject} etc. give the value
+    exclude: tuple[str, ...] = ()  # paths and patterns of files that are not read
     delimiter: str = ","  # character between columns
     decimal: str = "."  # decimal mark of numbers
     header: bool = True  # whether the first line after `skip` names the columns
     skip: int = 0  # lines above the header, or above the first row
+    comment: str = ""  # lines at the top that are empty or begin with this are left out as well
     time: Column | None = None  # column of time stamps
-    time_unit: Literal["s", "ms", "us", "ns", "date"] = "s"  # unit of the time stamps
+    time_unit: TimeUnit = "s"  # unit of the time stamps
+    # Several rows share a time stamp, because a device sends them together: which of them it
+    # belongs to. The rows are spread evenly until the next time stamp, or from the last one.
+    batches: Literal["no", "first", "last"] = "no"
     gap: float = 0.0  # seconds without samples that are not interpolated; 0: three samples
     pause: float = 10.0  # seconds without samples after which a new recording begins
 
@@ -60,13 +68,43 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Intervals:
+    """Tables whose rows say from when to when which class was there."""
+
+    pattern: str  # one table per recording, with the names in braces of [files]; or one for all
+    column: Column = "label"  # column of the class
+    start: Column | None = None  # columns of begin and end; without them a row is of the whole file
+    end: Column | None = None
+    file: Column | None = None  # in one table for all: the column of the recording's path or name
+    # Unit of begin and end; "files": files.time_unit.
+    unit: Literal["files", "s", "ms", "us", "ns", "date"] = "files"
+    relative: bool = False  # whether begin and end count from the first row of the recording
+    rest: Column | None = None  # class of the time outside of all intervals; None: none
+    delimiter: str = ""  # empty: that of [files]
+
+
+@dataclass(frozen=True)
+class Json:
+    """JSON files with the class of whole recordings."""
+
+    # One file per recording, with the names in braces of [files]; or one for all, an object whose
+    # keys are paths or names of recordings.
+    pattern: str
+    key: str = ""  # where the class is: "activity", or "trial.activity"; empty: the value itself
+
+
+@dataclass(frozen=True)
 class Label:
-    """The class: in a column, or as {label} in the pattern."""
+    """The class: in a column, as {label} in the pattern, or from one of the tools."""
 
     classes: tuple[Column, ...]  # values in the files; their order gives the class numbers
     names: tuple[str, ...] = ()  # names to show; empty: the classes themselves
     ignore: tuple[Column, ...] = ()  # values without a class; "*": all values not in `classes`
+    merge: dict[str, tuple[Column, ...]] = field(default_factory=dict)  # class -> values in files
     column: Column | None = None  # column of the class; None: {label} in the pattern
+    files: dict[str, tuple[str, ...]] = field(default_factory=dict)  # class -> patterns of names
+    json: Json | None = None  # the class from JSON files
+    intervals: Intervals | None = None  # the class from tables of intervals
     rate: float = 0.0  # Hz; 0: that of the modalities in the same files
     pattern: str = ""  # empty: that of [files]
     time: Column | None = None  # None: that of [files]
@@ -104,6 +142,7 @@ class Manifest:
     scene: Key = field(default_factory=Key)
     session: Key = field(default_factory=Key)
     trial: Key = field(default_factory=Key)
+    anonymous: bool = False  # whether results show numbers instead of the subjects' own names
 
     def __post_init__(self) -> None:
         if not self.modalities:
@@ -120,7 +159,7 @@ class Manifest:
         for key in KEYS:
             self._check_key(key)
 
-    @property
+    @cached_property
     def parts(self) -> dict[str, Part]:
         """All columns by manifest key; missing patterns, times and rates are filled in."""
         parts = {f"modalities.{name}": part for name, part in self.modalities.items()}
@@ -138,13 +177,20 @@ class Manifest:
             placed[key] = replace(part, pattern=pattern, time=time)
         return {key: _with_rate(part, placed.values()) for key, part in placed.items()}
 
-    @property
+    @cached_property
     def patterns(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(part.pattern for part in self.parts.values()))
 
-    @property
+    @cached_property
     def placeholders(self) -> set[str]:
-        return set(re.findall(r"{(\w*)}", self.patterns[0]))
+        return placeholders(self.patterns[0])
+
+    @property
+    def side_pattern(self) -> str:
+        """The pattern of the label's own files that are no parts of a recording; empty if there are
+        none."""
+        tool = self.label and (self.label.intervals or self.label.json)
+        return tool.pattern if tool else ""
 
     def key(self, name: str) -> Key:
         key: Key = getattr(self, name)
@@ -155,6 +201,8 @@ class Manifest:
             value = getattr(self.files, key)
             if value < 0:
                 raise CommunisError(f"files.{key}: expected 0 or more, got {value}")
+        for pattern in self.files.exclude:
+            _refuse_outside(pattern, "files.exclude")
 
     def _check_modalities(self) -> None:
         owners: dict[tuple[str, Column], str] = {}
@@ -187,10 +235,7 @@ class Manifest:
                     f"patterns {self.patterns[0]!r} and {pattern!r}: files are joined by the names "
                     "in braces, which must be the same in both"
                 )
-            if pattern.startswith("/") or ".." in pattern.split("/") or ":" in pattern:
-                raise CommunisError(
-                    f"pattern {pattern!r}: files must be below the manifest's folder"
-                )
+            _refuse_outside(pattern, "pattern")
         if len({part.time is None for part in self.parts.values()}) > 1:
             raise CommunisError(
                 "time: expected a column for all files of a recording, or for none of them"
@@ -210,12 +255,7 @@ class Manifest:
                     "target: a count needs one column, and `most`, the largest count, of at least 1"
                 )
         if label:
-            if ("label" in self.placeholders) == (label.column is not None):
-                given = "none" if label.column is None else "both"
-                raise CommunisError(
-                    "label: expected one of label.column and {label} in the pattern, found "
-                    f"{given} of them"
-                )
+            self._check_label(label)
             if len(label.classes) < 2 or len(set(label.classes)) < len(label.classes):
                 raise CommunisError("label.classes: expected at least two, all different")
             if len(label.names) not in (0, len(label.classes)):
@@ -223,6 +263,67 @@ class Manifest:
                     f"label.names: expected none, or one for each of the {len(label.classes)} "
                     f"classes, got {len(label.names)}"
                 )
+
+    def _check_label(self, label: Label) -> None:
+        origins = {
+            "label.column": label.column is not None,
+            "{label} in the pattern": "label" in self.placeholders,
+            "label.files": bool(label.files),
+            "label.json": label.json is not None,
+            "label.intervals": label.intervals is not None,
+        }
+        given = [origin for origin, there in origins.items() if there]
+        if len(given) != 1:
+            raise CommunisError(
+                f"label: expected one of {', '.join(origins)}, found "
+                f"{' and '.join(given) or 'none of them'}"
+            )
+        classes = [str(c) for c in label.classes]
+        owners: dict[str, str] = {}
+        for name, values in label.merge.items():
+            for value in map(str, values):
+                other = owners.setdefault(value, name)
+                if other != name:
+                    raise CommunisError(f"label.merge: {value!r} is in {other} and in {name}")
+                if value in classes and value != name:
+                    raise CommunisError(
+                        f"label.merge.{name}: {value!r} is one of label.classes; remove it there"
+                    )
+        for table, names in (("merge", label.merge), ("files", label.files)):
+            strange = [name for name in names if name not in classes]
+            if strange:
+                raise CommunisError(
+                    f"label.{table}.{strange[0]}: not one of label.classes ({', '.join(classes)})"
+                )
+        for patterns in label.files.values():
+            for pattern in patterns:
+                _refuse_outside(pattern, "label.files")
+        if self.side_pattern:
+            self._check_side(label, self.side_pattern)
+
+    def _check_side(self, label: Label, pattern: str) -> None:
+        """Refuses a pattern of tables or JSON files that cannot be joined with the recordings."""
+        where = "label.intervals" if label.intervals else "label.json"
+        _refuse_outside(pattern, f"{where}.pattern")
+        names = set(re.findall(r"{(.*?)}", pattern))
+        if not names <= self.placeholders:
+            listed = ", ".join(f"{{{name}}}" for name in sorted(names))
+            known = ", ".join(f"{{{name}}}" for name in sorted(self.placeholders)) or "none"
+            raise CommunisError(
+                f"{where}.pattern {pattern!r}: its names in braces, {listed}, must be in the "
+                f"pattern of the recordings, too, which has {known}"
+            )
+        intervals = label.intervals
+        if intervals is None:
+            return
+        if (intervals.start is None) != (intervals.end is None):
+            raise CommunisError("label.intervals: expected both of start and end, or none of them")
+        if not names and intervals.file is None:
+            raise CommunisError(
+                "label.intervals: one table for all recordings needs `file`, the column with the "
+                "path or the name of the recording; for one table per recording, put names in "
+                "braces into its pattern"
+            )
 
     def _check_key(self, name: str) -> None:
         key = self.key(name)
@@ -237,6 +338,16 @@ class Manifest:
                 "subject: set subject.column, put {subject} into the pattern, or set "
                 "subject.value = 1 if all files are of one person"
             )
+
+
+def placeholders(pattern: str) -> set[str]:
+    """Returns the names in braces of a pattern."""
+    return set(re.findall(r"{(\w*)}", pattern))
+
+
+def _refuse_outside(pattern: str, where: str) -> None:
+    if pattern.startswith("/") or ".." in pattern.split("/") or ":" in pattern:
+        raise CommunisError(f"{where} {pattern!r}: files must be below the manifest's folder")
 
 
 def load(folder: Path) -> Manifest:

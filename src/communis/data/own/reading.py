@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from communis.core.arrays import Array
 from communis.core.contract import Task
-from communis.core.errors import CommunisError
+from communis.core.errors import CommunisError, readable
 from communis.core.tasks import Classification, Counting, Localisation, Pose
+from communis.data.own.batches import spread
 from communis.data.own.joined import Group, grouped, numbered
-from communis.data.own.manifest import KEYS, Column, Label, Manifest, load
+from communis.data.own.labels import UNKNOWN, Spans, Tools
+from communis.data.own.manifest import KEYS, Column, Manifest, load
 from communis.data.own.stretches import Tables, streams, stretches, target
 from communis.data.own.tables import Table, read, word
 from communis.data.own.units import unit_name
 from communis.data.recordings.recording import UNLABELLED, Dataset, Recording
 
-UNKNOWN = -2  # a word that the manifest does not list
+NAMED = ("subject", "scene")  # keys whose words are shown in results: they can be clients
+LONGEST_NAME = 40  # characters of a subject's or scene's name in results
 
 
 def dataset(folder: Path) -> Dataset:
@@ -49,10 +53,11 @@ def _task(manifest: Manifest) -> Task:
 def _recordings(folder: Path, manifest: Manifest) -> Iterator[Recording]:
     groups = grouped(folder, manifest)
     numbers = {key: numbered(_all_words(groups, manifest, key)) for key in KEYS}
+    tools = Tools(folder, manifest) if manifest.label else None
     trials: Counter[tuple[int, ...]] = Counter()
     for group in groups:
         tables = {p: _read(path, p, manifest) for p, path in group.paths.items()}
-        classes = _classes(group, tables, manifest)
+        classes = _classes(group, tables, manifest, tools)
         if isinstance(classes, int) and classes == UNLABELLED:
             continue
         path = group.first.relative_to(folder).as_posix()
@@ -73,7 +78,15 @@ def _recordings(folder: Path, manifest: Manifest) -> Iterator[Recording]:
                 classes if isinstance(classes, int) else target(tables, rows, manifest, classes),
                 **ids,
                 name=path if count == 1 else f"{path}#{count}",
+                names={} if manifest.anonymous else _names(values),
             )
+
+
+def _names(values: Mapping[str, str]) -> dict[str, str]:
+    """Returns the own names of subject and scene, short and printable: they are shown in results,
+    and may come from files of strangers."""
+    there = {key: word(values[key]) for key in NAMED if key in values}
+    return {key: readable(text, LONGEST_NAME) for key, text in there.items()}
 
 
 def _all_words(groups: Sequence[Group], manifest: Manifest, key: str) -> Iterator[str]:
@@ -98,50 +111,37 @@ def _read(path: Path, pattern: str, manifest: Manifest) -> Table:
     if "label" in parts:
         words += parts["label"].columns
     time = next(iter(parts.values())).time
-    return read(path, manifest.files, numbers, words, time)
+    table = read(path, manifest.files, numbers, words, time)
+    if table.time is None or manifest.files.batches == "no":
+        return table
+    rate = max(part.rate for part in parts.values())
+    return replace(table, time=spread(table.time, rate, manifest.files.batches))
 
 
-def _class(text: str, label: Label) -> int:
-    """Returns the number of a class; UNLABELLED for ignored words, UNKNOWN for all others."""
-    classes = [word(c) for c in label.classes]
-    if text in classes:
-        return classes.index(text)
-    ignored = [word(i) for i in label.ignore]
-    return UNLABELLED if "*" in ignored or text in ignored else UNKNOWN
-
-
-def _unknown(where: str, text: str, label: Label) -> CommunisError:
-    classes = ", ".join(str(c) for c in label.classes)
-    return CommunisError(
-        f"{where}: {text!r} is not one of label.classes ({classes}); add it there, or to "
-        "label.ignore if it is not a class"
-    )
-
-
-def _classes(group: Group, tables: Tables, manifest: Manifest) -> int | Array:
-    """Returns the class of all files of a group, or the class or count of every row, or an empty
-    array for other targets."""
-    label = manifest.label
-    if label and "label" in group.values:
-        text = word(group.values["label"])
-        if _class(text, label) == UNKNOWN:
-            raise _unknown(str(group.first), text, label)
-        return _class(text, label)
-    goal = manifest.parts["label" if label else "target"]
+def _classes(
+    group: Group, tables: Tables, manifest: Manifest, tools: Tools | None
+) -> int | Array | Spans:
+    """Returns the class of all files of a group, the classes of its time, the class or count of
+    every row, or an empty array for other targets."""
+    if tools:
+        classes = tools.of(group)
+        if classes is not None:
+            return classes
+    goal = manifest.parts["label" if tools else "target"]
     if goal.pattern not in tables:
         raise CommunisError(f"{group.first}: the file {goal.pattern} with its target is missing")
     table = tables[goal.pattern]
     column = goal.columns[0]
-    if label:
+    if tools:
         words = table.words[column].words
         codes = table.words[column].codes
-        class_of = [_class(w, label) for w in words]
+        class_of = [tools.classes.number(text) for text in words]
         class_of.append(UNLABELLED)  # for code -1, an empty cell
-        classes = np.array(class_of)[codes]
-        if (classes == UNKNOWN).any():
-            row = int((classes == UNKNOWN).argmax())
-            raise _unknown(table.at(row), words[codes[row]], label)
-        return classes
+        of_rows = np.array(class_of)[codes]
+        if (of_rows == UNKNOWN).any():
+            row = int((of_rows == UNKNOWN).argmax())
+            tools.classes.required(table.at(row), words[codes[row]])
+        return of_rows
     if manifest.target and manifest.target.kind == "count":
         return _counts(table, table.numbers[column], manifest.target.most)
     return np.zeros(0, np.int64)

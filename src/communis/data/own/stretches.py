@@ -13,6 +13,8 @@ import numpy as np
 from communis.core.arrays import Array
 from communis.core.contract import Modality
 from communis.core.errors import CommunisError
+from communis.core.memory import room
+from communis.data.own.labels import Spans
 from communis.data.own.manifest import KEYS, Column, Manifest, Part
 from communis.data.own.tables import Table
 from communis.data.recordings.recording import ROUNDED, UNLABELLED, Stream, on_grid
@@ -123,8 +125,11 @@ def streams(tables: Tables, rows: Rows, manifest: Manifest) -> dict[Modality, St
     return result
 
 
-def target(tables: Tables, rows: Rows, manifest: Manifest, classes: Array) -> Stream:
-    """Returns the target of one recording: `classes` (one per row of its file), or values."""
+def target(tables: Tables, rows: Rows, manifest: Manifest, classes: Array | Spans) -> Stream:
+    """Returns the target of one recording: `classes` (of intervals, or one per row of its file), or
+    values."""
+    if isinstance(classes, Spans):
+        return _in_intervals(tables, rows, manifest, classes)
     key = "label" if manifest.label else "target"
     part = manifest.parts[key]
     if part.pattern not in rows:
@@ -146,6 +151,31 @@ def target(tables: Tables, rows: Rows, manifest: Manifest, classes: Array) -> St
     near = np.abs(times[nearest] - grid) <= _gap(manifest, part.pattern) / 2
     values = np.where(near, classes_of_rows[nearest], UNLABELLED)
     return Stream(values, part.rate, float(times[0]))
+
+
+def _in_intervals(tables: Tables, rows: Rows, manifest: Manifest, spans: Spans) -> Stream:
+    """Returns the classes of one recording over its time, at the rate of the fastest modality."""
+    assert manifest.label is not None
+    rate = manifest.label.rate or max(part.rate for part in manifest.modalities.values())
+    begins = []
+    ends = []
+    first = np.inf  # of the files, of which the recording may be a part
+    for pattern, span in rows.items():
+        time = tables[pattern].time
+        if time is None:
+            step = 1 / _rate(manifest, pattern)
+            first = 0.0
+            begins.append(span.start * step)
+            ends.append((span.stop - 1) * step)
+        else:
+            first = min(first, float(time[0]))
+            begins.append(float(time[span.start]))
+            ends.append(float(time[span.stop - 1]))
+    begin = min(begins)
+    steps = (max(ends) - begin) * rate + 1
+    room(next(iter(tables.values())).path, 24 * steps, f"labels of {steps:.3g} steps")
+    times = begin + np.arange(int(steps + ROUNDED)) / rate
+    return Stream(spans.at(times - first if spans.relative else times), rate)
 
 
 def _values(tables: Tables, rows: Rows, manifest: Manifest, key: str, part: Part) -> Stream:
@@ -195,8 +225,9 @@ def _check_rate(table: Table, key: str, times: Array, rate: float) -> None:
     usual = float(np.median(steps))
     if usual <= 0:
         raise CommunisError(
-            f"{table.path}: most time stamps are equal, too coarse for {key}.rate = {rate:g}; "
-            "leave out files.time if the rate is constant"
+            f"{table.path}: most time stamps are equal, too coarse for {key}.rate = {rate:g}; if "
+            'the rows of one time stamp were sent together, set files.batches = "first" (or '
+            '"last"); leave out files.time if the rate is constant'
         )
     measured = 1 / float(steps[steps <= 3 * usual].mean())
     if not 1 / FAR <= measured / rate <= FAR:

@@ -70,13 +70,26 @@ def header(path: Path, how: Files) -> tuple[str, ...]:
         raise CommunisError(
             f"{path}: expected a CSV, Parquet or NPY file: .csv, .tsv, .txt, .parquet or .npy"
         )
+    above = lines_above(path, how)
     with reading(path, "text file", PLAIN), path.open(encoding="utf-8-sig", newline="") as lines:
-        row = next(csv.reader(islice(lines, how.skip, None), delimiter=how.delimiter), None)
+        row = next(csv.reader(islice(lines, above, None), delimiter=how.delimiter), None)
     if not row:
         raise CommunisError(f"{path}: empty")
     if how.header:
         return tuple(cell.strip() for cell in row)
     return tuple(str(i) for i in range(len(row)))
+
+
+def lines_above(path: Path, how: Files) -> int:
+    """Returns the number of lines above the header, or above the first row without one."""
+    if not how.comment:
+        return how.skip
+    with reading(path, "text file", PLAIN), path.open(encoding="utf-8-sig", newline="") as lines:
+        for number, line in enumerate(lines):
+            empty = not line.strip(f" \t\r\n{how.delimiter}")
+            if number >= how.skip and not empty and not line.lstrip().startswith(how.comment):
+                return number
+    raise CommunisError(f"{path}: holds no rows, only lines that begin with {how.comment!r}")
 
 
 def read(
@@ -103,8 +116,9 @@ def read(
     elif path.suffix.lower() == ".parquet":
         columns = _from_parquet(path, names, ordered)
     else:
-        columns = _from_text(path, how, names, ordered, as_text)
-        first = how.skip + how.header + 1
+        above = lines_above(path, how) + how.header
+        columns = _from_text(path, replace(how, skip=above), names, ordered, as_text)
+        first = above + 1
     rows = len(columns[ordered[0]]) if ordered else 0
     if not rows:
         raise CommunisError(f"{path}: holds no rows")
@@ -135,6 +149,7 @@ def _index(path: Path, names: Sequence[str], column: Column, how: Files) -> int:
 def _from_text(
     path: Path, how: Files, names: Sequence[str], wanted: Sequence[int], as_text: set[int]
 ) -> dict[int, Any]:
+    """Returns columns of a text file. how.skip: all lines above the first row."""
     import pyarrow as pa
     from pyarrow import csv as arrow
 
@@ -149,7 +164,7 @@ def _from_text(
         try:
             table = arrow.read_csv(
                 path,
-                arrow.ReadOptions(column_names=keys, skip_rows=how.skip + how.header),
+                arrow.ReadOptions(column_names=keys, skip_rows=how.skip),
                 arrow.ParseOptions(delimiter=how.delimiter),
                 options,
             )
@@ -167,7 +182,7 @@ def _bad_line(path: Path, how: Files, names: Sequence[str], numeric: Sequence[in
     with path.open(encoding="utf-8", errors="replace", newline="") as lines:
         reader = csv.reader(lines, delimiter=how.delimiter)
         for row in reader:
-            if reader.line_num <= how.skip + how.header or not row:
+            if reader.line_num <= how.skip or not row:
                 continue
             where = f"{path}, line {reader.line_num}"
             if len(row) != len(names):

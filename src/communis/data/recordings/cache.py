@@ -168,7 +168,7 @@ def _fill(dataset: Dataset, how: Cut, part: Path) -> None:
     part.mkdir()
     writer = _Writer(part)
     try:
-        origin, target = _collect(dataset, how, writer)
+        origin, target, names = _collect(dataset, how, writer)
     finally:
         writer.close()
     for m, flags in writer.present.items():
@@ -176,12 +176,16 @@ def _fill(dataset: Dataset, how: Cut, part: Path) -> None:
     for name, values in (*origin.items(), ("target", target)):
         _save(part / f"{name}.npy", values)
     sizes = {path.name: path.stat().st_size for path in sorted(part.iterdir())}
-    meta = {"count": writer.count, "shapes": writer.shapes, "kinds": writer.kinds}
+    meta = {"count": writer.count, "shapes": writer.shapes, "kinds": writer.kinds, "names": names}
     _replace(part / "meta.json", json.dumps({**meta, "sizes": sizes}, indent=1).encode())
 
 
-def _collect(dataset: Dataset, how: Cut, writer: _Writer) -> tuple[dict[str, Array], Array]:
-    """Writes all windows; returns the arrays of their origin, and the targets."""
+def _collect(
+    dataset: Dataset, how: Cut, writer: _Writer
+) -> tuple[dict[str, Array], Array, dict[str, dict[int, str]]]:
+    """Writes all windows; returns the arrays of their origin, the targets, and the own names of
+    subjects and scenes by number."""
+    names: dict[str, dict[int, str]] = {}
     elapsed: dict[int, float] = {}  # recordings of a subject follow each other without a gap
     longest = 0.0
     columns: dict[str, list[Array]] = {name: [] for name in ("owner", *ORIGIN)}
@@ -203,6 +207,8 @@ def _collect(dataset: Dataset, how: Cut, writer: _Writer) -> tuple[dict[str, Arr
             "trial": recording.trial,
             "recording": number,
         }
+        for key, name in recording.names.items():
+            names.setdefault(key, {})[getattr(recording, key)] = name
         for name, value in origin.items():
             columns[name].append(np.full(len(piece), value, np.int64))
         columns["start"].append(begin + piece.start)
@@ -214,7 +220,7 @@ def _collect(dataset: Dataset, how: Cut, writer: _Writer) -> tuple[dict[str, Arr
             f"the longest lasts {longest:.1f} s"
         )
     origins = {name: np.concatenate(parts) for name, parts in columns.items()}
-    return origins, np.concatenate(targets)
+    return origins, np.concatenate(targets), names
 
 
 def _announced(pairs: Iterator[tuple[Recording, Piece]]) -> Iterator[tuple[Recording, Piece]]:
@@ -254,7 +260,11 @@ def _opened(dataset: Dataset, how: Cut, place: Path) -> Windows | None:
         }
         present = {m: np.load(place / f"{m}.present.npy") for m in shapes}
         columns = {name: np.load(place / f"{name}.npy") for name in ("target", "owner", *ORIGIN)}
-    except (OSError, ValueError, KeyError, TypeError, EOFError):
+        names = {
+            key: {int(number): str(name) for number, name in of_key.items()}
+            for key, of_key in meta["names"].items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError):
         return None
     return Windows(
         inputs=inputs,
@@ -265,6 +275,7 @@ def _opened(dataset: Dataset, how: Cut, place: Path) -> Windows | None:
         seconds=how.seconds,
         kinds=kinds,
         units={m: unit for m, unit in dataset.units.items() if m in shapes},
+        names=names,
         **columns,
     )
 

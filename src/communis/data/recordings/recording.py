@@ -57,6 +57,7 @@ class Recording:
     session: int = 0
     trial: int = 0
     name: str = ""  # the file that it comes from
+    names: Mapping[str, str] = field(default_factory=dict)  # own names of "subject" and "scene"
 
     @property
     def seconds(self) -> float:

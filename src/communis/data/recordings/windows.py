@@ -52,6 +52,8 @@ class Windows:
     kinds: Mapping[Modality, Kind] = field(default_factory=dict)  # not listed: "series"
     units: Mapping[Modality, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # remarks that readers of the scores must know
+    # Own names of "subject" (owners) and "scene", by number; results show them.
+    names: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.inputs:

@@ -13,7 +13,7 @@ from communis.core.errors import CommunisError
 from communis.core.streams import Streams
 from communis.data.recordings.windows import TRAIN, UNUSED, Windows
 from communis.fleet.partition.dirichlet import by_label
-from communis.fleet.partition.natural import by_owner, by_scene
+from communis.fleet.partition.natural import by_owner, by_scene, client_names
 from communis.fleet.partition.quantity import by_size
 from communis.fleet.partition.virtual import by_block
 
@@ -72,6 +72,12 @@ class Partition:
             )
             self._check_virtual(client, windows)
         return client
+
+    def names_of(self, windows: Windows, client_of: Array) -> tuple[str, ...]:
+        """Returns the own name of every client; nothing where a client is no subject or scene."""
+        if self.by not in ("subject", "scene"):
+            return ()
+        return client_names(windows, self.by, client_of)
 
     def _classes(self, windows: Windows) -> Array:
         if not windows.task.classes:

@@ -99,9 +99,9 @@ def sensors(finished: Sequence[Finished]) -> pd.DataFrame:
                 if trace is not None and shares is not None:
                     share = float(shares[client, trace.modalities.index(sensor)])
                     seconds = float(trace.seconds[client, TRAIN])
-                about = {"client": client, "sensor": sensor}
+                about = {"client": client, "name": run.names.get(client, ""), "sensor": sensor}
                 table.append({**of_run(run), **about, "missing": share, "seconds": seconds})
-    return frame(table, (*RUN, "client", "sensor", "missing", "seconds"))
+    return frame(table, (*RUN, "client", "name", "sensor", "missing", "seconds"))
 
 
 def missing_time(finished: Sequence[Finished]) -> pd.DataFrame:

@@ -274,7 +274,7 @@ def costs(by_cell: dict[str, list[Row]]) -> pd.DataFrame:
 
 def client_scores(finished: Sequence[Finished], metric: str, select: Select) -> pd.DataFrame:
     """The primary metric of every client in every run."""
-    columns = (*RUN, "client", "sensors", "model", "device", "score")
+    columns = (*RUN, "client", "name", "sensors", "model", "device", "score")
     parts = []
     for run in finished:
         table = breakdown.client_scores([run], metric, select)
@@ -282,7 +282,8 @@ def client_scores(finished: Sequence[Finished], metric: str, select: Select) -> 
         sensors = ["+".join(run.sensors.get(client, ())) for client in table["client"]]
         models = [run.models.get(client, "") for client in table["client"]]
         of_client = [devices.get(client, "") for client in table["client"]]
-        parts.append(table.assign(sensors=sensors, model=models, device=of_client))
+        own = [run.names.get(client, "") for client in table["client"]]
+        parts.append(table.assign(name=own, sensors=sensors, model=models, device=of_client))
     return stack(parts, columns)
 
 
@@ -293,8 +294,10 @@ def clients(finished: Sequence[Finished], metric: str, select: Select) -> pd.Dat
         table = breakdown.client_scores(inside, metric, select)
         by_client = table.groupby(["method", "client"])["score"]
         means = by_client.agg(score=breakdown.mean, runs="size").reset_index()
-        parts.append(means.assign(cell=place))
-    return stack(parts, (*METHOD, "client", "score", "runs"))
+        names = breakdown.own_names(inside)
+        own = [names.get(client, "") for client in means["client"]]
+        parts.append(means.assign(cell=place, name=own))
+    return stack(parts, (*METHOD, "client", "name", "score", "runs"))
 
 
 def newcomers(finished: Sequence[Finished], metric: str, select: Select) -> pd.DataFrame:

@@ -185,7 +185,7 @@ def _node(
     """A client in its colour; an attacker with a ring around it."""
     suite, attacks = _suite(run, client), client in run.attackers
     x, y = f"{place[0]:.1f}", f"{place[1]:.1f}"
-    name = element("title", f"client {client}: {suite}{', attacks' * attacks}")
+    name = element("title", f"{run.called(client)}: {suite}{', attacks' * attacks}")
     number = element(
         "text", str(client), x=x, y=f"{place[1] + 4:.1f}", text_anchor="middle", style="fill:#fff"
     )

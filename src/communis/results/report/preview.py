@@ -35,7 +35,7 @@ def text(fleet: Fleet, trace: Trace, client: int) -> str:
     """The sensor x time map of a client, split by split."""
     suite = _suite(fleet, client)
     gone = missing_by_split(trace, suite, client)
-    parts = [f"client {client}: {', '.join(suite)}"]
+    parts = [f"{fleet.called(client)}: {', '.join(suite)}"]
     for split, name in enumerate(SPLITS):
         seconds = float(trace.seconds[client, split])
         if seconds:
@@ -47,7 +47,9 @@ def text(fleet: Fleet, trace: Trace, client: int) -> str:
 def page(fleet: Fleet, trace: Trace, client: int, title: str) -> Markup:
     suite = _suite(fleet, client)
     maps = [
-        sensor_map(client_map(trace, suite, client, split), seconds, f"client {client}, {name}")
+        sensor_map(
+            client_map(trace, suite, client, split), seconds, f"{fleet.called(client)}, {name}"
+        )
         for split, name in enumerate(SPLITS)
         if (seconds := float(trace.seconds[client, split]))
     ]
@@ -57,10 +59,10 @@ def page(fleet: Fleet, trace: Trace, client: int, title: str) -> Markup:
         *map(warning, fleet.windows.notes),
         heading("Who has which sensor"),
         element("div", owned, class_="maps"),
-        heading(f"When the sensors of client {client} are there"),
+        heading(f"When the sensors of {fleet.called(client)} are there"),
         note(ABOUT),
         *(element("div", drawn, class_="maps") for drawn in maps),
-        heading(f"A window of client {client}"),
+        heading(f"A window of {fleet.called(client)}"),
         _window(fleet, client, suite),
     ]
     return document(title, body)

@@ -39,7 +39,7 @@ def _maps(run: Finished) -> Markup:
     if trace is None:
         return owned + note("No sensor that a client owns was seen to be missing.")
     drawn = [
-        sensor_map(client_map(trace, suite, i, TRAIN), seconds, f"client {i}")
+        sensor_map(client_map(trace, suite, i, TRAIN), seconds, run.called(i))
         for i, suite in enumerate(suites[:CLIENTS])
         if (seconds := float(trace.seconds[i, TRAIN]))
     ]

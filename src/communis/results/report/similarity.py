@@ -214,7 +214,7 @@ def _nodes(x: Learning, places: Array, radius: float, colours: Mapping[str, str]
         parts.append(
             element(
                 "circle",
-                element("title", f"client {client}: {kind}{', attacks' * attacks}"),
+                element("title", f"{x.run.called(client)}: {kind}{', attacks' * attacks}"),
                 cx=f"{across:.1f}",
                 cy=f"{down:.1f}",
                 r=f"{radius:.1f}",

@@ -335,7 +335,7 @@ def test_targets(tmp_path: Path, target: str, task: object, first: object) -> No
         (("*.csv", "../*.csv"), "must be below"),
         (
             ('column = "activity"', ""),
-            "label: expected one of label.column and {label}.*found none",
+            "label: expected one of label.column, {label} in.*found none",
         ),
         (('csv"', 'csv"\ndelimiter = ";"'), "no column 'ax'.*is ';' its delimiter"),
         (('csv"', 'csv"\ntime_unit = "h"'), r"files\.time_unit: 'h' is not one of"),
@@ -437,7 +437,7 @@ def test_init_one_file_with_everything(tmp_path: Path) -> None:
     frame["user_id"] = ["al"] * 50 + ["bo"] * 50
     frame["note"] = [f"free text {i}" for i in range(100)]
     frame.to_csv(tmp_path / "all.csv", sep=";", decimal=",")
-    dataset, found = guessed(tmp_path)
+    dataset, found = guessed(tmp_path, ["unit", "unit"])
     assert dataset.units == {"acc": "m/s2", "gyro": "rad/s", "hr": "bpm"}
     assert dataset.labels == ("sit", "walk")
     assert [r.subject for r in found] == [1, 2]
@@ -455,7 +455,7 @@ def test_init_one_file_per_subject(tmp_path: Path) -> None:
         frame = pd.DataFrame({"time_s": np.arange(100) / 64} | motion())
         frame["label"] = np.arange(100) // 34
         frame.to_csv(tmp_path / f"{name}.csv", index=False)
-    dataset, found = guessed(tmp_path)
+    dataset, found = guessed(tmp_path, ["subject", "unit"])
     assert [(r.subject, r.name) for r in found] == [(1, "anna.csv"), (2, "bert.csv")]
     assert found[0].streams["acc"].rate == 64
     assert dataset.labels == ("0", "1", "2")
@@ -467,7 +467,7 @@ def test_init_folder_per_subject_and_file_per_activity(tmp_path: Path) -> None:
         for name in ("walk_1", "walk_2", "sit_1"):
             frame = pd.DataFrame({"t": np.arange(50) * 20, "ax": 0.0, "ay": 0.0, "az": 1.0})
             frame.to_csv(tmp_path / subject / f"{name}.csv", index=False)
-    dataset, found = guessed(tmp_path)
+    dataset, found = guessed(tmp_path, ["subject", "trial", "unit"])
     assert {(r.subject, r.target, r.trial) for r in found} == {
         (s, c, t) for s in (1, 2, 10) for c, t in ((1, 1), (1, 2), (0, 1))
     }
@@ -492,7 +492,7 @@ def test_init_parquet_with_dates(tmp_path: Path) -> None:
     frame = pd.DataFrame(columns | {"activity": "sit", "session": 2})
     frame.loc[50:, "activity"] = "walk"
     frame.to_parquet(tmp_path / "data.parquet")
-    _, (recording,) = guessed(tmp_path, ["subject"])
+    _, (recording,) = guessed(tmp_path, ["subject", "unit"])
     assert recording.streams["acc"].rate == 100
     assert (recording.subject, recording.session) == (1, 2)
 
@@ -506,7 +506,7 @@ def test_init_file_per_sensor(tmp_path: Path) -> None:
             if sensor == "labels":
                 frame = pd.DataFrame({"time": time, "activity": ["a", "b"] * (2 * rate)})
             frame.to_csv(tmp_path / subject / f"{sensor}.csv", index=False)
-    _, found = guessed(tmp_path, ["unit"])
+    _, found = guessed(tmp_path, ["subject", "unit", "unit"])
     assert [r.subject for r in found] == [1, 2]
     assert {m: s.rate for m, s in found[0].streams.items()} == {"acc": 50, "gyro": 100}
     assert steps(found[0]).values[:3].tolist() == [0, 1, 0]
