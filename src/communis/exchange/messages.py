@@ -44,8 +44,9 @@ class Topology(Protocol):
 class Ask:
     """A request to one client."""
 
-    # whole: evaluate with all of the fleet's sensors; keep: return what was learned
-    kind: Literal["train", "after", "evaluate", "whole", "keep"]
+    # whole: evaluate with all of the fleet's sensors; keep: return what was learned for the client;
+    # common: return what was learned for a newcomer with all of the fleet's sensors
+    kind: Literal["train", "after", "evaluate", "whole", "keep", "common"]
     client: int
     round: int
     since: int  # the round of the client's last committed private state; -1: none yet

@@ -280,6 +280,14 @@ class Fleet:
         self.windows.release()
         return {m: scale for m, scale in scales.items() if scale is not None}
 
+    def common_scales(self) -> dict[Modality, Scale]:
+        """Returns the scale of each modality over the training windows of all clients; empty if
+        none is normalised."""
+        if self.normalise == "none":
+            return {}
+        scales = {m: self._fleet_scale(m) for m in self.union}
+        return {m: scale for m, scale in scales.items() if scale is not None}
+
     def test_rows(self, client: int) -> Array:
         """Returns the rows of a client's test windows, once for every draw of the outages."""
         rows = self.rows(client)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from communis.core.contract import Batch, Client, Modality, Prediction
-from communis.core.samples import Scale
+from communis.core.samples import Scale, TensorSamples
 from communis.core.tasks import CONSTANT
 from communis.data.recordings.cut import LEAST_PRESENT
 from communis.data.recordings.recording import Kind
@@ -77,6 +78,16 @@ class Predictor(nn.Module):
         batch = self.batch(inputs, present or {})
         predicted = self.method.predict(self._client, self._state, batch)
         return Prediction.of(predicted).scored
+
+    def prepare(self, recorded: Inputs) -> None:
+        """Prepares a newcomer's model with its own windows, which have no labels, as the method
+        does for newcomers of a run."""
+        batch = self.batch(recorded, {})
+        inputs = {m: x.movedim(1, -1) for m, x in batch.inputs.items()}
+        samples = TensorSamples(inputs, batch.present, batch.target)
+        client = replace(self._client, unlabelled=samples)
+        self._state = self.method.prepare(client, self._state)
+        self.eval()
 
     def views(self, inputs: Inputs, present: Inputs | None = None) -> Mapping[str, Tensor]:
         """What else the method says of these windows, such as their uncertainty, by name."""

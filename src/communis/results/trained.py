@@ -15,17 +15,19 @@ from communis.core.contract import Card, Client, Modality
 from communis.core.disk import DamagedError
 from communis.core.errors import CommunisError
 from communis.core.plugins import nearest
-from communis.core.samples import TensorSamples
+from communis.core.samples import Scale, TensorSamples
 from communis.core.state import State
 from communis.core.streams import Streams
 from communis.exchange import wire
 from communis.fleet.availability.detail import coarse_shape
 from communis.fleet.clients import equipped, sizes_of
 from communis.fleet.window_format import WindowFormat
-from communis.results.predictor import Predictor
+from communis.results.predictor import Inputs, Predictor
 from communis.run.config import Config, load
 from communis.run.folder import RunFolder
 from communis.run.learned import FOLDER, Index, Learned, LearnedFolder, RoundLearned
+
+COMMON = -1  # the client's number of the common model
 
 
 class Trained:
@@ -83,6 +85,57 @@ class Trained:
                 f"there are {_listed(sorted(learned.clients))}"
             )
         return self._predictor(client, learned.clients[client], learned.round)
+
+    def common(
+        self,
+        model: str = "",
+        round: int | str = "last",
+        scales: Mapping[Modality, Scale] | None = None,
+        recorded: Inputs | None = None,
+    ) -> Predictor:
+        """The model that somebody gets who took no part in training, for any of the fleet's
+        sensors. model: which architecture, if there are several. scales: those of the newcomer's
+        own recording; otherwise those of the fleet. recorded: its raw windows, by which some
+        methods prepare a model."""
+        learned = self._of_round(round)
+        if not learned.common:
+            raise CommunisError(
+                f"{self.path}: {self.config.method_name} has no common model for somebody who took "
+                "no part: a part of it stays with the clients. fedavg, fedprox, scaffold, relief "
+                "and others have one (`communis compare ... run.newcomers=0.2` scores it)"
+            )
+        chosen = model or next(iter(learned.common))
+        if chosen not in learned.common:
+            raise CommunisError(
+                f"{self.path}: no common model {chosen!r}; there are {', '.join(learned.common)}"
+            )
+        tensors, state = self._learned.model(learned.common[chosen])
+        client = self._client(COMMON, _newcomer(chosen, self._union), self.format, learned.round)
+        self._load(client, State(tensors), learned.common[chosen])
+        _, kind, *_ = wire.payload_types(type(self._method))
+        private = wire.unflatten(state, kind)
+        own = scales is not None
+        of_fleet = self.index.scales if scales is None else scales
+        predictor = Predictor(self._method, client, private, self.format, of_fleet, own)
+        if recorded:
+            predictor.prepare(recorded)
+        return predictor
+
+    @property
+    def normalises(self) -> str:
+        """How windows are normalised: by the client's own scale, the fleet's, or not at all."""
+        return str(self.config.fleet.normalise)
+
+    @cached_property
+    def _newcomers(self) -> frozenset[int]:
+        """The clients that took no part in training, and whoever gets the common model."""
+        entries = self._folder.fleet().get("newcomers") or ()
+        return frozenset({COMMON, *(int(entry["id"]) for entry in entries)})
+
+    @cached_property
+    def _union(self) -> tuple[Modality, ...]:
+        entries = self._folder.fleet()["clients"]
+        return tuple(sorted({m for entry in entries for m in entry["sensors"]}))
 
     def number(self, round: int | str) -> int:
         """The number of a round: `last`, `best`, or one of these numbers."""
@@ -142,7 +195,7 @@ class Trained:
         method = self._method
         kinds = self.config.fleet.architectures()
         entries = self._folder.fleet()["clients"]
-        union = sorted({m for entry in entries for m in entry["sensors"]})
+        union = self._union
         mixed = len({entry["model"] for entry in entries}) > 1
         owned = union if method.needs.all_branches else about["sensors"]
         shapes = {m: form.shapes[m] for m in owned}
@@ -159,6 +212,7 @@ class Trained:
             str(about["model"]),
             str(about["device"]),
             {path: tuple(t.shape) for path, t in buffers.items() if t.is_floating_point()},
+            newcomer=id in self._newcomers,
         )
         none = _no_windows(form, card.modalities)
         return Client(card, model, form.task, none, none, none, round, streams)
@@ -172,6 +226,17 @@ class Trained:
                 "back the configuration of the run"
             )
         tensors.load_into(client.model)
+
+
+def _newcomer(model: str, sensors: Sequence[Modality]) -> dict[str, Any]:
+    """Returns what fleet.json would say of a newcomer with these sensors."""
+    return {
+        "sensors": sensors,
+        "windows": 0,
+        "windows_by_sensor": dict.fromkeys(sensors, 0),
+        "model": model,
+        "device": "",
+    }
 
 
 def _no_windows(form: WindowFormat, modalities: Sequence[Modality]) -> TensorSamples:

@@ -54,7 +54,8 @@ class RoundLearned:
     clients: Mapping[int, Learned]
     predictions: str  # file; empty: no client has test windows
     predictions_digest: str
-    common: str = ""  # file of the common model; empty: there is none
+    # Files of the common model, by architecture; empty: there is none.
+    common: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Index:
 
     last: int  # the last round
     best: int  # the best round by validation; 0: not known
+    scales: Mapping[Modality, Scale]  # over the training windows of all clients
     rounds: Mapping[int, RoundLearned] = field(default_factory=dict)
 
 
@@ -79,9 +81,10 @@ class LearnedFolder:
         return (self.run / INDEX).exists()
 
     def write_round(
-        self, round: int, answers: Iterable[Answer], common: Mapping[str, Tensor], windows: Windows
+        self, round: int, answers: Iterable[Answer], common: Mapping[str, Answer], windows: Windows
     ) -> RoundLearned:
-        """Writes what the answers to `keep` hold, and the common model if there is one."""
+        """Writes what the answers to `keep` hold. common: the answers to `common`, by
+        architecture."""
         disk.make_folder(self.folder)
         clients: dict[int, Learned] = {}
         columns: list[tuple[int, np.ndarray, np.ndarray]] = []
@@ -97,9 +100,10 @@ class LearnedFolder:
             model = {k: t for k, t in tensors.items() if k.startswith((MODEL, STATE))}
             clients[answer.client] = Learned(self._write_model(model), scales)
         name, digest = self._write_predictions(round, columns, windows) if columns else ("", "")
-        of_all = {MODEL + path: tensor for path, tensor in common.items()}
-        common_file = self._write_model(of_all) if common else ""
-        return RoundLearned(round, clients, name, digest, common_file)
+        files = {}
+        for architecture, answer in common.items():
+            files[architecture] = self._write_model(wire.load(answer.up, max_bytes=len(answer.up)))
+        return RoundLearned(round, clients, name, digest, files)
 
     def write_index(self, index: Index) -> None:
         """Puts the index in place once its files are synced, and removes files that it does not
@@ -108,7 +112,7 @@ class LearnedFolder:
         disk.write_json(self.run / INDEX, _as_table(index), self.owner)
         named = set()
         for learned in index.rounds.values():
-            named |= {learned.predictions, learned.common}
+            named |= {learned.predictions, *learned.common.values()}
             named |= {client.file for client in learned.clients.values()}
         for path in self.folder.iterdir():
             if path.name not in named:
@@ -207,21 +211,19 @@ def _as_table(index: Index) -> dict[str, Any]:
         str(learned.round): {
             "predictions": learned.predictions,
             "predictions_digest": learned.predictions_digest,
-            "common": learned.common,
+            "common": dict(learned.common),
             "clients": {
                 str(client): {
                     "file": own.file,
-                    "scales": {
-                        m: {"mean": scale.mean.tolist(), "deviation": scale.deviation.tolist()}
-                        for m, scale in own.scales.items()
-                    },
+                    "scales": _written(own.scales),
                 }
                 for client, own in learned.clients.items()
             },
         }
         for learned in index.rounds.values()
     }
-    return {"last": index.last, "best": index.best, "rounds": rounds}
+    scales = _written(index.scales)
+    return {"last": index.last, "best": index.best, "scales": scales, "rounds": rounds}
 
 
 def _from_table(table: Mapping[str, Any]) -> Index:
@@ -230,10 +232,7 @@ def _from_table(table: Mapping[str, Any]) -> Index:
         clients = {
             int(client): Learned(
                 str(own["file"]),
-                {
-                    m: Scale(np.asarray(scale["mean"]), np.asarray(scale["deviation"]))
-                    for m, scale in own["scales"].items()
-                },
+                _read(own["scales"]),
             )
             for client, own in entry["clients"].items()
         }
@@ -242,6 +241,20 @@ def _from_table(table: Mapping[str, Any]) -> Index:
             clients,
             str(entry["predictions"]),
             str(entry["predictions_digest"]),
-            str(entry["common"]),
+            {str(model): str(file) for model, file in entry["common"].items()},
         )
-    return Index(int(table["last"]), int(table["best"]), rounds)
+    return Index(int(table["last"]), int(table["best"]), _read(table["scales"]), rounds)
+
+
+def _written(scales: Mapping[Modality, Scale]) -> dict[str, Any]:
+    return {
+        m: {"mean": scale.mean.tolist(), "deviation": scale.deviation.tolist()}
+        for m, scale in scales.items()
+    }
+
+
+def _read(table: Mapping[str, Any]) -> dict[Modality, Scale]:
+    return {
+        m: Scale(np.asarray(scale["mean"]), np.asarray(scale["deviation"]))
+        for m, scale in table.items()
+    }

@@ -8,7 +8,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -93,6 +93,7 @@ class Run:
         self._clock = setup.clock
         self._attackers = setup.attackers
         self._newcomers = setup.newcomers
+        self._setup = setup
         self._privacy = setup.privacy
         self._aggregation = setup.aggregation
         self._server_type, *_ = wire.payload_types(type(method))
@@ -222,28 +223,40 @@ class Run:
             rounds[after.round] = folder.write_round(
                 after.round,
                 self._learned(after),
-                self._common(after.servers),
+                self._common(after),
                 self._fleet.fleet.windows,
             )
-        folder.write_index(Index(self.round, best, rounds))
+        scales = self._fleet.fleet.common_scales()
+        folder.write_index(Index(self.round, best, scales, rounds))
 
     def _learned(self, after: RunState) -> Iterator[Answer]:
         """Yields what was learned up to a round for every client that is scored after it. A client
         that diverged has learned nothing that could be used."""
-        scored = self.plan.evaluated(self._honest, after.round, self._streams)
+        common = [i for i, why in self._newcomers.items() if not why]
+        scored = [
+            client
+            for group in (self._honest, common)
+            for client in self.plan.evaluated(group, after.round, self._streams)
+        ]
         diverged = self._diverged if after.round == self.round else frozenset()
         clients = [i for i in scored if i not in diverged]
         messages = self._downs(clients, after.servers, "evaluate")
         asks = [Ask("keep", i, after.round, int(after.since[i]), messages[i].data) for i in clients]
         return self.backend.perform(asks)
 
-    def _common(self, servers: Mapping[int, Any]) -> Mapping[str, torch.Tensor]:
-        """Returns the common model of all clients; empty if there is none."""
-        if SERVER not in servers:
-            return {}
-        common = self.method.common(servers[SERVER])
-        known = {**self._fleet.params, **self._fleet.statistics}
-        return common if all(path in known for path in common) else {}
+    def _common(self, after: RunState) -> dict[str, Answer]:
+        """Returns the common model for newcomers, by architecture; empty if there is none."""
+        by_model: dict[str, int] = {}
+        for client in self._honest if SERVER in after.servers else ():
+            by_model.setdefault(self.cards[client].model, client)
+        common = {}
+        for name, client in by_model.items():
+            card = replace(self._fleet.whole(client), newcomer=True)
+            if not self._setup.lacking(card):
+                message = self._downs([client], after.servers, "whole")[client]
+                ask = Ask("common", client, after.round, -1, message.data)
+                common[name] = next(iter(self.backend.perform([ask])))
+        return common
 
     @property
     def server(self) -> Any:

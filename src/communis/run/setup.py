@@ -62,10 +62,10 @@ class Setup:
         self.servers = {a: method.start_server(self.privacy.view) for a in aggregators}
         self.privacy.rehearse(self.servers[aggregators[0]])
         new = [self.privacy.cards[i] for i in fleet.newcomers]
-        self.newcomers = {card.id: self._unscored(card) for card in new}
+        self.newcomers = {card.id: self.lacking(card) for card in new}
 
-    def _unscored(self, card: Card) -> str:
-        """Returns why a newcomer cannot be scored; empty if it can."""
+    def lacking(self, card: Card) -> str:
+        """Returns why there is no common model for a newcomer with this card; empty if there is."""
         method = self.clients.method
         if not method.needs.exchange:
             return "nothing is exchanged"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -42,6 +42,36 @@ def grouped(folder: Path, manifest: Manifest) -> list[Group]:
                 )
             groups[key] = Group(values, {**paths, pattern: path})
     return sorted(groups.values(), key=lambda group: group.first)
+
+
+def new_groups(files: Sequence[Path], manifest: Manifest) -> list[Group]:
+    """Returns new files as recordings. If all sensors are in one file, each file is a recording,
+    whatever its name; otherwise names must match the patterns, from any folder on."""
+    patterns = manifest.unlabelled.patterns
+    if len(patterns) == 1:
+        return [Group({}, {patterns[0]: path}) for path in files]
+    groups: dict[object, Group] = {}
+    for path in files:
+        pattern, values = _matching(path, patterns)
+        key = tuple(sorted(values.items()))
+        paths = groups[key].paths if key in groups else {}
+        if pattern in paths:
+            raise CommunisError(f"{path} and {paths[pattern]} both match {pattern!r}")
+        groups[key] = Group(values, {**paths, pattern: path})
+    return list(groups.values())
+
+
+def _matching(path: Path, patterns: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """Returns the pattern that the end of a path matches, with the values of its names."""
+    for pattern in patterns:
+        end = "/".join(path.absolute().parts[-(pattern.count("/") + 1) :])
+        match = re.fullmatch(_expression(pattern), end)
+        if match:
+            return pattern, match.groupdict()
+    raise CommunisError(
+        f"{path}: its name must tell which sensor it is of: expected one like "
+        f"{' or '.join(map(repr, patterns))}"
+    )
 
 
 def excluded(manifest: Manifest) -> Callable[[PurePath], bool]:

@@ -147,9 +147,8 @@ class Manifest:
     def __post_init__(self) -> None:
         if not self.modalities:
             raise CommunisError("modalities: there are none; describe one as [modalities.NAME]")
-        if (self.label is None) == (self.target is None):
-            given = "none" if self.label is None else "both"
-            raise CommunisError(f"expected one of [label] and [target], found {given}")
+        if self.label and self.target:
+            raise CommunisError("expected one of [label] and [target], found both")
         for key, part in self.parts.items():
             _check_part(key, part, self.files)
         self._check_files()
@@ -191,6 +190,13 @@ class Manifest:
         none."""
         tool = self.label and (self.label.intervals or self.label.json)
         return tool.pattern if tool else ""
+
+    @property
+    def unlabelled(self) -> Manifest:
+        """The same for recordings of one person without labels."""
+        one = Key() if "subject" in self.placeholders else Key(value=1)
+        no = Key()
+        return replace(self, label=None, target=None, subject=one, scene=no, session=no, trial=no)
 
     def key(self, name: str) -> Key:
         key: Key = getattr(self, name)
@@ -364,6 +370,8 @@ def load(folder: Path) -> Manifest:
             manifest: Manifest = build(Manifest, table, "")
         except CommunisError as error:
             raise CommunisError(f"{path}: {error}") from None
+        if not (manifest.label or manifest.target):
+            raise CommunisError(f"{path}: expected one of [label] and [target], found none")
     return manifest
 
 

@@ -14,11 +14,11 @@ from communis.core.contract import Task
 from communis.core.errors import CommunisError, readable
 from communis.core.tasks import Classification, Counting, Localisation, Pose
 from communis.data.own.batches import spread
-from communis.data.own.joined import Group, grouped, numbered
+from communis.data.own.joined import Group, grouped, new_groups, numbered
 from communis.data.own.labels import UNKNOWN, Spans, Tools
 from communis.data.own.manifest import KEYS, Column, Manifest, load
 from communis.data.own.stretches import Tables, streams, stretches, target
-from communis.data.own.tables import Table, read, word
+from communis.data.own.tables import Table, header, read, word
 from communis.data.own.units import unit_name
 from communis.data.recordings.recording import UNLABELLED, Dataset, Recording
 
@@ -80,6 +80,39 @@ def _recordings(folder: Path, manifest: Manifest) -> Iterator[Recording]:
                 name=path if count == 1 else f"{path}#{count}",
                 names={} if manifest.anonymous else _names(values),
             )
+
+
+def unlabelled(files: Sequence[Path], manifest: Manifest) -> Iterator[Recording]:
+    """Yields the recordings in new files, which need no labels and may lack sensors. Their class is
+    0, whatever it is."""
+    for group in new_groups(files, manifest):
+        known = _of_these_files(group, manifest.unlabelled)
+        tables = {p: _read(path, p, known) for p, path in group.paths.items()}
+        for count, (_, rows) in enumerate(stretches(tables, known), start=1):
+            name = str(group.first) if count == 1 else f"{group.first}#{count}"
+            yield Recording(streams(tables, rows, known), 0, subject=0, name=name)
+
+
+def _of_these_files(group: Group, manifest: Manifest) -> Manifest:
+    """Returns the manifest of the modalities whose columns are in these files."""
+    there = {}
+    lacking = []
+    for name, part in manifest.modalities.items():
+        path = group.paths.get(manifest.parts[f"modalities.{name}"].pattern)
+        if path is None:
+            continue
+        columns = header(path, manifest.files)
+        absent = [c for c in part.columns if isinstance(c, str) and c not in columns]
+        if absent:
+            lacking.append(f"{name} ({', '.join(absent)})")
+        else:
+            there[name] = part
+    if not there:
+        raise CommunisError(
+            f"{group.first}: has the columns of no sensor; missing are those of "
+            f"{'; '.join(lacking)}"
+        )
+    return replace(manifest, modalities=there)
 
 
 def _names(values: Mapping[str, str]) -> dict[str, str]:

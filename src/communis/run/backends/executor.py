@@ -126,6 +126,8 @@ class Executor:
     def perform(self, ask: Ask) -> Answer:
         if ask.kind == "whole":
             return self._whole(ask)
+        if ask.kind == "common":
+            return self._common(ask)
         client = self.fleet.client(ask.client, ask.round, fresh=ask.since < 0)
         first: dict[str, Tensor] = {}  # an attacker's first message
         if ask.since < 0:
@@ -257,15 +259,22 @@ class Executor:
             found.add(client.card.id, split, "+".join(subset), own, scores)
         return found
 
+    def _common(self, ask: Ask) -> Answer:
+        """The model that a newcomer with all of the fleet's sensors gets. It is not prepared yet,
+        as that may take windows of the newcomer."""
+        client = self.fleet.whole_client(ask.client, ask.round)
+        client = replace(client, card=replace(client.card, newcomer=True))
+        down = receive(ask.down, self.down_type, device=self.fleet.device).payload
+        state = self.method.adopt(client, self.method.start_client(client), down)
+        return Answer(ask.client, encode(_model_and_state(client, state)).data)
+
     def _learned(self, client: Client, state: Any) -> bytes:
         """Returns what was learned for a client: its model as it predicts, the state that its
         predictions depend on, the scales of its sensors, and the predictions for its test
         windows."""
         client.model.eval()
         fleet = self.fleet.fleet
-        model = State.all(client.model)
-        learned = {MODEL + path: tensor for path, tensor in model.items()}
-        learned |= {STATE + key: tensor for key, tensor in flatten(state).items()}
+        learned = _model_and_state(client, state)
         for m, scale in fleet.scales(client.card.id).items():
             learned[f"{SCALE}{m}/mean"] = torch.as_tensor(scale.mean)
             learned[f"{SCALE}{m}/deviation"] = torch.as_tensor(scale.deviation)
@@ -321,6 +330,12 @@ class Executor:
                 known = value if value.ndim == 1 else guessed(value, there > 0, expected)
                 found[name].append(known.cpu())
         return {name: torch.cat(parts) for name, parts in found.items()}, torch.cat(sensors)
+
+
+def _model_and_state(client: Client, state: Any) -> dict[str, Tensor]:
+    """Returns the tensors of a client's model, and of the state that its predictions depend on."""
+    tensors = {MODEL + path: tensor for path, tensor in State.all(client.model).items()}
+    return tensors | {STATE + key: tensor for key, tensor in flatten(state).items()}
 
 
 def _taken(kept: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -1,0 +1,215 @@
+"""Predictions for new recordings: resampled, cut and normalised as in training."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from communis.core.arrays import Array
+from communis.core.contract import Modality
+from communis.core.diagnostics import UNCERTAINTY
+from communis.core.errors import CommunisError
+from communis.core.samples import Scale, measured
+from communis.data.own.manifest import NAME, load
+from communis.data.own.reading import unlabelled
+from communis.data.recordings.cut import Cut, Piece, pieces
+from communis.data.recordings.recording import Dataset, Recording, Stream
+from communis.data.recordings.resample import resampled
+from communis.data.recordings.source import Recorded
+from communis.data.sources.own import Own
+from communis.fleet.window_format import WindowFormat
+from communis.results.predictor import Inputs, Predictor
+from communis.results.trained import Trained
+
+LEAST_WINDOWS = 8  # of a newcomer's own recordings, for a scale of its own
+BATCH = 256
+ALIKE = 1e-3  # rates that differ by less, relative to each other, are equal
+log = logging.getLogger("communis")
+
+
+@dataclass(frozen=True)
+class Cuttings:
+    """The windows of new recordings."""
+
+    names: list[str]  # of the recordings
+    pieces: list[Piece]
+    form: WindowFormat
+
+    def __len__(self) -> int:
+        return sum(len(piece) for piece in self.pieces)
+
+    @property
+    def sensors(self) -> list[Modality]:
+        return sorted({m for piece in self.pieces for m in piece.inputs})
+
+    def scales(self) -> dict[Modality, Scale]:
+        """The scale of every sensor over all of these windows."""
+        scales = {}
+        for m in self.sensors:
+            parts = [np.moveaxis(p.inputs[m][p.present[m]], 1, -1) for p in self.pieces]
+            scale = measured(np.concatenate([part for part in parts if part.size] or parts[:1]))
+            if scale is not None:
+                scales[m] = scale
+        return scales
+
+    def inputs(self) -> dict[Modality, Tensor]:
+        """All windows, NaN where nothing was sensed."""
+        return {
+            m: torch.from_numpy(np.concatenate([p.inputs[m] for p in self.pieces]))
+            for m in self.sensors
+        }
+
+
+def cut(trained: Trained, paths: Sequence[Path]) -> Cuttings:
+    """Reads recordings as the run's dataset is read, and cuts windows as in training. Windows that
+    no sensor saw are left out."""
+    form = trained.format
+    found = _recordings(trained, paths)
+    source = trained.config.make_source()
+    stride = source.stride if isinstance(source, Recorded) else 0.0
+    dataset = Dataset(_resampled(found, form), form.task)
+    names = []
+    parts = []
+    for recording, piece in pieces(dataset, Cut(form.seconds, stride)):
+        if len(piece):
+            names.append(recording.name)
+            parts.append(piece)
+    if not parts:
+        raise CommunisError(
+            f"{', '.join(map(str, paths))}: no window of {form.seconds:g} s in which a sensor of "
+            f"the run ({', '.join(form.shapes)}) has values"
+        )
+    return Cuttings(names, parts, form)
+
+
+def table(predictor: Predictor, windows: Cuttings) -> pd.DataFrame:
+    """One row per window: its recording, begin and end in seconds, the sensors that it has, and
+    what is predicted: the class with its probability and those of all classes; or numbers."""
+    frames = []
+    for name, piece in zip(windows.names, windows.pieces, strict=True):
+        inputs = {m: torch.from_numpy(x) for m, x in piece.inputs.items()}
+        present = {m: torch.from_numpy(flags) for m, flags in piece.present.items()}
+        frame = pd.DataFrame(
+            {
+                "recording": name,
+                "start": piece.start,
+                "end": piece.start + windows.form.seconds,
+                "sensors": _sensors(piece, predictor.modalities),
+            }
+        )
+        predicted = _predicted(predictor, inputs, present, len(piece))
+        frames.append(pd.concat([frame, predicted], axis=1))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _predicted(predictor: Predictor, inputs: Inputs, present: Inputs, count: int) -> pd.DataFrame:
+    scores = []
+    uncertainty = []
+    with torch.no_grad():
+        for rows in torch.split(torch.arange(count), BATCH):
+            part = {m: x[rows] for m, x in inputs.items()}
+            there = {m: x[rows] for m, x in present.items()}
+            scores.append(predictor(part, there))
+            views = predictor.views(part, there)
+            if UNCERTAINTY.name in views:
+                uncertainty.append(views[UNCERTAINTY.name])
+    found = torch.cat(scores)
+    task = predictor.task
+    if not (task.classes and task.classes == task.outputs):
+        values = task.metres(found) if hasattr(task, "metres") else found
+        columns = {f"value_{i}": values[:, i].numpy() for i in range(values.shape[1])}
+        return pd.DataFrame(columns)
+    probabilities = found.softmax(1)
+    best = probabilities.argmax(1)
+    names = predictor.labels or tuple(str(number) for number in range(task.classes))
+    frame = pd.DataFrame(
+        {
+            "label": [names[int(number)] for number in best],
+            "probability": probabilities.max(1).values.numpy(),
+        }
+    )
+    if uncertainty:
+        frame["uncertainty"] = torch.cat(uncertainty).numpy()
+    for number, name in enumerate(names):
+        frame[f"p_{name}"] = probabilities[:, number].numpy()
+    return frame
+
+
+def _sensors(piece: Piece, modalities: Sequence[Modality]) -> list[str]:
+    """Returns for each window the sensors of the model that it has."""
+    named = [m for m in sorted(piece.present) if m in modalities]
+    return ["+".join(m for m in named if piece.present[m][row]) for row in range(len(piece))]
+
+
+def _recordings(trained: Trained, paths: Sequence[Path]) -> Iterable[Recording]:
+    """Returns the recordings in files, or in a folder of the run's dataset."""
+    source = trained.config.make_source()
+    if not isinstance(source, Recorded):
+        raise CommunisError(
+            f"{trained.path}: was trained on generated data ({trained.config.data['name']}), of "
+            "which there are no recordings; from Python, call `model` of communis.open(...)"
+        )
+    for path in paths:
+        if not path.exists():
+            raise CommunisError(f"{path}: no such file or folder")
+    if isinstance(source, Own):
+        return _own(source, paths)
+    if len(paths) != 1 or not paths[0].is_dir():
+        raise CommunisError(
+            f"expected one folder with files in the format of {source.name}, as the run was "
+            f"trained on; got {', '.join(map(str, paths))}"
+        )
+    elsewhere = replace(source, folder=str(paths[0]))
+    return elsewhere.open().recordings
+
+
+def _own(source: Own, paths: Sequence[Path]) -> Iterator[Recording]:
+    """Yields the recordings in files of one's own, which the manifest of the run's data describes,
+    or the one in the folder that is given."""
+    for path in paths:
+        if path.is_dir() and (path / NAME).is_file():
+            manifest = load(path)
+        else:
+            manifest = load(source.place)
+        if path.is_dir():
+            kinds = {Path(pattern).suffix for pattern in manifest.unlabelled.patterns}
+            files = sorted(file for kind in kinds for file in path.rglob(f"*{kind}"))
+            if not files:
+                raise CommunisError(f"{path}: holds no {' or '.join(sorted(kinds))} file")
+        else:
+            files = [path]
+        yield from unlabelled(files, manifest)
+
+
+def _resampled(found: Iterable[Recording], form: WindowFormat) -> Iterator[Recording]:
+    """Yields recordings with the run's sensors at the rates of training. Their class is 0, so that
+    no window is left out for want of a label."""
+    for recording in found:
+        unknown = [m for m in recording.streams if m not in form.shapes]
+        if unknown:
+            log.info("%s: no model knows %s", recording.name, ", ".join(unknown))
+        streams = {}
+        for m, stream in recording.streams.items():
+            if m in form.shapes:
+                streams[m] = _at_rate(m, stream, form, recording.name)
+        if streams:
+            yield replace(recording, streams=streams, target=0)
+
+
+def _at_rate(m: Modality, stream: Stream, form: WindowFormat, name: str) -> Stream:
+    rate = form.rate(m)
+    if stream.kind == "series" and abs(stream.rate - rate) > ALIKE * rate:
+        stream = resampled(stream, rate)
+    steps: Array = stream.values
+    if stream.kind == "series" and steps.shape[1] != form.shapes[m][0]:
+        raise CommunisError(
+            f"{name}: {m} has {steps.shape[1]} channels, and {form.shapes[m][0]} in training"
+        )
+    return stream
