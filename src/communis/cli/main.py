@@ -277,7 +277,7 @@ def _refuse_early(source: str, settings: list[str], instead: dict[str, Any]) -> 
     from communis.run import early  # here, because help and lists take no NumPy
 
     early.refuse(source, settings, instead)
-    for cell in grid.cells(table, changed).values():
+    for cell in grid.tables_by_cell(table, changed).values():
         if cell.get("run", {}).get("rounds") == 0:
             raise CommunisError(f"{source}: run.rounds = 0 trains nothing; set it to at least 1")
 

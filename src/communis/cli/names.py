@@ -29,7 +29,7 @@ def complete_preset(typed: str) -> list[str]:
 
 
 def complete_table(typed: str) -> list[str]:
-    return begins([where for where, _ in keys.tables(keys.schema())], typed)
+    return begins([where for where, _ in keys.inner_tables(keys.schema())], typed)
 
 
 @methods.command("list")
@@ -145,7 +145,7 @@ def settings(
     Where the default does not show which values are allowed, these are listed too. The keys of
     [method] and [data] depend on their name; `methods show NAME` and `data show NAME` list them.
     """
-    tables = dict(keys.tables(keys.schema()))
+    tables = dict(keys.inner_tables(keys.schema()))
     if table in ("method", "data"):
         plural = {"method": "methods", "data": "data"}[table]
         raise CommunisError(

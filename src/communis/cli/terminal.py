@@ -20,11 +20,11 @@ from communis.core.errors import CommunisError, visible
 from communis.core.plugins import nearest
 from communis.core.selection import Select
 from communis.exchange.messages import RoundRecord
-from communis.results.cells import Line, Selected, lines, mark
-from communis.results.compare import LEADING, Row, cells, rows, scored
+from communis.results.compare import LEADING, Row, rows, runs_by_cell, scored
 from communis.results.estimate import Estimate
 from communis.results.finished import Finished
 from communis.results.modalities import alone
+from communis.results.over_cells import Line, Selected, lines, mark
 from communis.results.privacy import as_json as promised
 from communis.results.timing import Clocked, timing
 from communis.results.traffic import Sent, traffic
@@ -191,7 +191,7 @@ def results(
     `quiet` with how to read it. targets: see `timing.named`."""
     found: Sequence[Selected]
     seen = scored(runs)
-    if len(places := cells(seen)) > 1:
+    if len(places := runs_by_cell(seen)) > 1:
         found = averages = lines(seen, metric, select)
         view = _grid(averages, metric, list(places))
     else:
@@ -280,7 +280,7 @@ def as_json(
     device clock (`timing`) and until the targets (`traffic`) each cell, then all; what may be
     promised of every run (`privacy`)."""
     found: dict[str, Any] = {"metric": metric, "select": select, "rows": []}
-    groups = cells(scored(runs))
+    groups = runs_by_cell(scored(runs))
     for group in groups.values():
         found["rows"] += [{"cell": group[0].cell, **asdict(r)} for r in rows(group, metric, select)]
     if len(groups) > 1:
@@ -288,7 +288,7 @@ def as_json(
         found["averages"] = [{k: v for k, v in x.items() if k != "cells"} for x in averages]
     found |= {"timing": [], "traffic": [], "modalities": []}
     for part in (*groups.values(), *([scored(runs)] if len(groups) > 1 else [])):
-        about = {"cell": part[0].cell if len(cells(part)) == 1 else None}  # None: over all
+        about = {"cell": part[0].cell if len(runs_by_cell(part)) == 1 else None}  # None: over all
         if times := timing(part, metric, select, targets):
             found["timing"].append(about | asdict(times))
         found["traffic"] += [about | asdict(x) for x in traffic(part, metric, select, targets)]

@@ -74,7 +74,7 @@ _ELEMENTWISE: Mapping[Any, Callable[..., int]] = {
 
 
 @dataclass(frozen=True)
-class Cost:
+class StepFlops:
     """FLOPs per window of a training step."""
 
     forward: float
@@ -85,11 +85,11 @@ class Meter:
     """Counts the cost of a training step of a model once, and keeps it."""
 
     def __init__(self) -> None:
-        self._known: WeakKeyDictionary[Model, dict[Hashable, Cost]] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[Model, dict[Hashable, StepFlops]] = WeakKeyDictionary()
 
     def per_window(
         self, model: Model, loss: Loss, samples: Samples, key: Hashable, without: Modality = ""
-    ) -> Cost:
+    ) -> StepFlops:
         """Of windows with all sensors, or all but `without`. The model trains what requires
         gradients now; `key` stands for that and for the loss."""
         known = self._known.setdefault(model, {})
@@ -169,7 +169,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-def _counted(model: Model, loss: Loss, samples: Samples, without: Modality) -> Cost:
+def _counted(model: Model, loss: Loss, samples: Samples, without: Modality) -> StepFlops:
     batch = _with_all(_first_windows(samples), without)
     trained = [p for p in model.parameters() if p.requires_grad]
     with _untouched(model), torch.enable_grad(), _Counter() as counter:
@@ -178,7 +178,7 @@ def _counted(model: Model, loss: Loss, samples: Samples, without: Modality) -> C
         forward = counter.flops
         if trained and value.requires_grad:
             torch.autograd.grad(value, trained, allow_unused=True)
-    return Cost(forward / len(batch), (counter.flops - forward) / len(batch))
+    return StepFlops(forward / len(batch), (counter.flops - forward) / len(batch))
 
 
 def _first_windows(samples: Samples) -> Batch:

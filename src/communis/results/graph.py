@@ -16,7 +16,7 @@ from communis.core.arrays import Array
 from communis.core.contract import SERVER
 from communis.core.errors import CommunisError
 from communis.exchange.topology import NEIGHBOURS
-from communis.results.compare import grouped
+from communis.results.compare import runs_by_method
 from communis.results.finished import Finished
 
 
@@ -63,7 +63,9 @@ def facts(group: Sequence[Finished]) -> Facts:
         changes=bool(about.get("changes")),
         loss=float(about.get("loss", 0)),
         link=str(about.get("link", "")),
-        bytes_per_round={method: per_round(runs[0]) for method, runs in grouped(group).items()},
+        bytes_per_round={
+            method: per_round(runs[0]) for method, runs in runs_by_method(group).items()
+        },
     )
 
 

@@ -16,7 +16,7 @@ from communis.core import diagnostics
 from communis.core.arrays import Array
 from communis.core.contract import SERVER
 from communis.core.diagnostics import Diagnostic
-from communis.results.compare import grouped
+from communis.results.compare import runs_by_method
 from communis.results.curves import Bands, joined, of_table
 from communis.results.finished import Finished
 from communis.results.selection import Scores
@@ -142,7 +142,7 @@ def learning(run: Finished) -> Learning:
 def by_method(runs: Sequence[Finished]) -> dict[str, list[Learning]]:
     """What was noted in every run of the methods that compare their clients, by seed."""
     by_name = {}
-    for name, group in grouped(runs).items():
+    for name, group in runs_by_method(runs).items():
         noted = [x for x in map(learning, group) if len(x.mean) or x.rounds]
         if noted:
             by_name[name] = sorted(noted, key=lambda x: x.run.seed)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from communis.core import diagnostics
-from communis.results.compare import grouped
+from communis.results.compare import runs_by_method
 from communis.results.correlation import Correlation, partial_spearman, spearman
 from communis.results.finished import Finished
 from communis.results.predictions import MEASURE
@@ -54,7 +54,7 @@ def points(runs: Sequence[Finished], every: bool = False) -> pd.DataFrame:
 def awareness(runs: Sequence[Finished]) -> dict[str, Awareness]:
     """Of every method that has such an uncertainty."""
     by_method = {}
-    for name, group in grouped(runs).items():
+    for name, group in runs_by_method(runs).items():
         seen, every = points(group), points(group, every=True)
         if not len(seen):
             continue

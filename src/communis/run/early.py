@@ -54,7 +54,7 @@ def refuse(
     values that replace the file's own; overrides win over them."""
     table, changed, where = reading.read(source, overrides, instead)
     try:
-        each_cell(grid.cells(table, changed), check)
+        each_cell(grid.tables_by_cell(table, changed), check)
     except CommunisError as error:
         raise SchemaError(f"{where}: {error}") from None
 

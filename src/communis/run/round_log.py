@@ -12,7 +12,7 @@ from communis.core.contract import SERVER, Card
 from communis.core.state import State
 from communis.exchange.ledger import Ledger
 from communis.exchange.messages import Answer, Noted, Pair
-from communis.fleet.device import Clock, Spent, Used
+from communis.fleet.device import Clock, DeviceCost, Used
 from communis.fleet.fleet import AnyMethod
 from communis.run import updates
 
@@ -36,7 +36,7 @@ class RoundLog:
         """Its message was lost on the way."""
         self._logs.setdefault(client, {})[diagnostics.LOST.name] = 1.0
 
-    def spent(self, clock: Clock | None, ledger: Ledger) -> list[Spent]:
+    def spent(self, clock: Clock | None, ledger: Ledger) -> list[DeviceCost]:
         """What the round took on the device of everybody who answered."""
         if clock is None:
             return []

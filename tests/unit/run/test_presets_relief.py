@@ -17,7 +17,7 @@ from communis import RoundRecord, Run
 from communis.data.recordings.windows import TEST, TRAIN
 from communis.fleet import device
 from communis.fleet.fleet import Fleet
-from communis.run.config import Config, cells
+from communis.run.config import Config, load_cells
 from communis.run.presets import names as presets
 from tests.unit.conftest import Write
 from tests.unit.data.sources import made_dsads, made_mhealth, made_pamap2, made_stress_predict
@@ -122,7 +122,7 @@ def made(name: str, written: Written, *changes: str) -> tuple[Config, Fleet]:
     expected = EXPERIMENTS[name]
     small = [*(f"run.{change}" for change in SMALL), "method.epochs=1", "method.max_steps=2"]
     small = [f"data.folder={written(expected.write)}", *small, *expected.changes, *changes]
-    config = cells(name, small)[expected.cell]
+    config = load_cells(name, small)[expected.cell]
     return config, config.make_fleet()
 
 

@@ -339,7 +339,9 @@ class Protection:
         high = len(every)
         while low < high:
             middle = (low + high + 1) // 2
-            enough = accountant.epsilon_of(every[:middle], s.delta, s.accountant) <= s.epsilon
+            enough = (
+                accountant.epsilon_of_rounds(every[:middle], s.delta, s.accountant) <= s.epsilon
+            )
             if enough:
                 low = middle
             else:

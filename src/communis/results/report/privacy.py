@@ -12,7 +12,7 @@ from communis.results.compare import estimate
 from communis.results.curves import by_round
 from communis.results.estimate import Estimate
 from communis.results.finished import Finished
-from communis.results.privacy import Point, asked, courses, points, prices
+from communis.results.privacy import Point, asked, epsilon_curves, points, prices
 from communis.results.report import round_curves
 from communis.results.report.html import charts, details, heading, legend, note, table
 from communis.results.report.svg import colour
@@ -102,7 +102,7 @@ def _left(v: Verdict) -> Markup:
 def _course(judged: Sequence[Point]) -> Markup:
     """The largest epsilon over rounds; empty where nothing is promised. Methods of a cell often
     spend the same: then they share a line."""
-    series = {who(points, judged): by_seed for points, by_seed in courses(judged)}
+    series = {who(points, judged): by_seed for points, by_seed in epsilon_curves(judged)}
     if not series:
         return EMPTY
     colours = {name: colour(i) for i, name in enumerate(series)}
