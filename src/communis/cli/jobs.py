@@ -157,4 +157,4 @@ def show(runs: Sequence[Finished], path: Path, view: View) -> None:
     out.print(results(runs, metric, select, view.quiet, view.targets))
     for text in warnings(runs):
         out.print(f"\nwarning: {text}", style="yellow")
-    out.print(f"\nreport: {path}")
+    out.print(f"\nreport: {path}", soft_wrap=True)

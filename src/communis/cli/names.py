@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from communis.cli.console import Json, Stacked, listing, out, say
+from communis.cli.console import Json, Stacked, listing, out, rewrapped, say
 from communis.cli.help import Commands
 from communis.cli.listing import Named, begins
 from communis.core import plugins
@@ -62,7 +62,7 @@ def show_method(
             for key, setting in keys.settings(table).items()
         }
         return say({"event": "method", "method": name, "settings": about})
-    out.print(table["description"])
+    out.print(rewrapped(table["description"], out.width), soft_wrap=True)
     out.print()
     out.print(key_table(table, "method"))
 

@@ -137,7 +137,8 @@ class Display:
             every = max(1, rounds // 5)
             if record.round % every == 0 or record.round == rounds:
                 seconds = f"{record.seconds:.2f} s/round"
-                out.print(f"{job.label}  round {record.round}/{rounds}  {note}  {seconds}")
+                line_of_round = f"{job.label}  round {record.round}/{rounds}  {note}  {seconds}"
+                out.print(line_of_round, soft_wrap=True)
         for client, reason in record.refused:
             why = f"client {client} refused: {reason}"
             err.print(f"{job.label}, round {record.round}: {why}", style="yellow")
