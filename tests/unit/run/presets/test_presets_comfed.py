@@ -26,7 +26,7 @@ from communis.run.config import Config, load_cells
 from communis.run.presets import names as presets
 from tests.unit.conftest import Write
 from tests.unit.data.sources import made_deepsense, made_usc_had
-from tests.unit.run.test_presets import loaded, settings
+from tests.unit.run.presets.test_presets import loaded, settings
 
 COMFED = tuple(name for name in presets() if name.startswith("comfed/"))
 USC_HAD = tuple(name for name in COMFED if name.startswith("comfed/usc_had"))

@@ -23,8 +23,8 @@ from communis.run.config import Config, load_cells
 from communis.run.presets import names as presets
 from tests.unit.conftest import Write
 from tests.unit.data.sources import made_dsads, made_usc_had, made_wical, made_wifi_csi
-from tests.unit.run.test_presets import loaded, settings
-from tests.unit.run.test_presets_comfed import first_round, parameters
+from tests.unit.run.presets.test_presets import loaded, settings
+from tests.unit.run.presets.test_presets_comfed import first_round, parameters
 
 FEDAPA = tuple(name for name in presets() if name.startswith("fedapa/"))
 MIXED = ("fedapa/wical_models", "fedapa/world_models")

@@ -21,7 +21,7 @@ from communis.run.config import Config, load_cells
 from communis.run.presets import names as presets
 from tests.unit.conftest import Write
 from tests.unit.data.sources import made_dsads, made_mhealth, made_pamap2, made_stress_predict
-from tests.unit.run.test_presets import loaded, settings
+from tests.unit.run.presets.test_presets import loaded, settings
 
 RELIEF = tuple(name for name in presets() if name.startswith("relief/"))
 OF_PAPER = ("relief/pamap2", "relief/mhealth", "relief/pamap2_moment")

@@ -19,7 +19,7 @@ from communis.methods.umeda import Umeda
 from communis.run.config import Config, load_cells
 from communis.run.presets import names as presets
 from tests.unit.data.sources import made_mmfi, made_reli11d, made_utd_mhad
-from tests.unit.run.test_presets import loaded, settings
+from tests.unit.run.presets.test_presets import loaded, settings
 
 UMEDA = tuple(name for name in presets() if name.startswith("umeda/"))
 SGD = ("scaffold", "fednova")  # their mathematics is that of plain gradient steps
