@@ -23,4 +23,4 @@ def refuse_unknown(metric: str) -> None:
     name = metric.rpartition(".")[2]
     if name and "@" not in metric and name not in NAMES:
         hint = nearest(name, list(NAMES))
-        raise CommunisError(f"no metric {metric!r}{hint}; there are {', '.join(NAMES)}")
+        raise CommunisError(f"no metric {metric!r}{hint}; tasks have {', '.join(NAMES)}")

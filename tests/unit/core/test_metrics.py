@@ -34,5 +34,5 @@ def test_a_metric_that_may_exist_is_left_to_the_task(metric: str) -> None:
 def test_a_metric_that_no_task_has_is_refused() -> None:
     with pytest.raises(CommunisError, match=r"no metric 'acuracy' \(did you mean 'accuracy'\?\)"):
         metrics.refuse_unknown("acuracy")
-    with pytest.raises(CommunisError, match=r"no metric 'heart.speed'; there are accuracy, "):
+    with pytest.raises(CommunisError, match=r"no metric 'heart.speed'; tasks have accuracy, "):
         metrics.refuse_unknown("heart.speed")
