@@ -1,4 +1,4 @@
-"""Does a model know when it fails? Its uncertainty against its score, client by client."""
+"""Uncertainty of models against their scores, by client: whether a model knows when it fails."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FEWEST = 4  # points of a client, for a correlation of its own
 
 @dataclass(frozen=True)
 class Awareness:
-    """How the uncertainty of a method goes with its score."""
+    """The correlation of a method's uncertainty with its score."""
 
     points: pd.DataFrame  # see `points`
     every_window: pd.DataFrame  # the same, with the windows that no sensor saw
@@ -52,7 +52,7 @@ def points(runs: Sequence[Finished], every: bool = False) -> pd.DataFrame:
 
 
 def awareness(runs: Sequence[Finished]) -> dict[str, Awareness]:
-    """Of every method that has such an uncertainty."""
+    """Returns the correlations of every method that records an uncertainty."""
     by_method = {}
     for name, group in runs_by_method(runs).items():
         seen, every = points(group), points(group, every=True)

@@ -1,4 +1,4 @@
-"""What aggregators make of what they heard, and how far apart they are."""
+"""Aggregation of the messages of a round, and the distances between aggregates."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ class Aggregation:
         lying: Collection[int],
         round: int,
     ) -> float:
-        """How far liars moved the aggregates in this round: the distance from what the honest alone
-        would have made of the same state, as a share of the latter's length; mean over the honest
-        aggregators that heard any of both, NaN if there are none."""
+        """Returns how far attackers moved the aggregates of this round: the distance from the
+        aggregate of the honest clients alone, relative to the length of that aggregate; the mean
+        over honest aggregators that received messages of both, NaN if there are none."""
         found = []
         for aggregator, clients in heard.items():
             honest = [i for i in clients if i not in lying]
@@ -105,8 +105,8 @@ class Aggregation:
         return math.sqrt(sum(squares) / len(servers)) if shared else math.nan
 
     def pooled(self, topology: Topology) -> Topology:
-        """Where data are pooled there is a server and nobody who could lie to it; and nothing
-        travels that could be lost."""
+        """Returns the topology of a method that pools data: a star. Refuses attackers and graphs,
+        because nothing is sent."""
         if self.liars or not isinstance(topology, Star):
             lies = "nobody could lie to it; leave it out, or [attack]"
             why = lies if self.liars else "it needs a star"

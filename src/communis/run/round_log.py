@@ -1,5 +1,5 @@
-"""What is written down of a round besides scores and bytes: what clients and server noted, what it
-took on the devices, and how alike the updates were."""
+"""The log of a round: diagnostics of clients and server, the cost on the devices, and the
+similarity of updates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from communis.run import updates
 
 
 class RoundLog:
-    """Of one round."""
+    """Collects what a round writes down besides scores and bytes."""
 
     def __init__(self, method: AnyMethod, cards: Sequence[Card]) -> None:
         self._method, self._cards = method, cards
@@ -27,17 +27,18 @@ class RoundLog:
         self._noted: list[Noted] = []
 
     def hear(self, answer: Answer) -> None:
-        """A client may work twice in a round: what it counted adds up."""
+        """Adds the diagnostics of a client. One that works twice in a round is counted twice."""
         log = self._logs.setdefault(answer.client, {})
         for name, value in answer.log.items():
             log[name] = log.get(name, 0.0) + value
 
     def lose(self, client: int) -> None:
-        """Its message was lost on the way."""
+        """Notes that the message of a client was lost on the way."""
         self._logs.setdefault(client, {})[diagnostics.LOST.name] = 1.0
 
     def spent(self, clock: Clock | None, ledger: Ledger) -> list[DeviceCost]:
-        """What the round took on the device of everybody who answered."""
+        """Returns the seconds and joules of the round for every client that answered; nothing
+        without a clock."""
         if clock is None:
             return []
         down, up = ledger.received(), ledger.sent()
@@ -50,8 +51,8 @@ class RoundLog:
         )
 
     def compare(self, servers: Mapping[int, Any], received: Mapping[int, Any]) -> None:
-        """How alike updates of a common model are, and how far apart; nothing where there is no
-        such model. servers: before the round."""
+        """Notes how similar the updates of a common model are, and how far they diverge; nothing if
+        the method has no such model. servers: the states before the round."""
         before = self._method.common(servers[SERVER]) if SERVER in servers else None
         if isinstance(before, State) and all(hasattr(up, "w") for up in received.values()):
             changed = updates.sent(before, received, self._cards)
@@ -61,8 +62,9 @@ class RoundLog:
     def rows(
         self, servers: Mapping[int, Any], paid: Sequence[Noted] = ()
     ) -> dict[str, Sequence[Any]]:
-        """What clients and server noted. A loss goes into the record; in a graph, where every node
-        has a server state of its own, the means over nodes are kept."""
+        """Returns the rows of the round for the tables `pairs` and `log`. A loss is left out,
+        because the record has it. In a graph, where every node has a server state, the mean over
+        nodes is kept."""
         noted = [
             Noted(client, name, value)
             for client, log in self._logs.items()

@@ -1,5 +1,5 @@
-"""Runs with attackers: who they were, how far they moved the aggregate, and what that did to the
-scores of the others."""
+"""The section on attackers: who they are, how far they move the aggregate, and what they change in
+the scores of the honest clients."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def section(
     shades: Mapping[str, str],
     explained: bool = False,
 ) -> Markup:
-    """Empty where no run has attackers. Methods x cells; of a single cell also curves. explained:
-    how to read it is on the page already."""
+    """Returns the section: methods x cells, and curves if there is one cell. Empty if no run has
+    attackers. explained: the page has the explanation already."""
     there = [run for run in runs if run.attackers]
     if not there:
         return EMPTY

@@ -1,4 +1,4 @@
-"""What a method's other views of the same windows would have scored, and what it measures."""
+"""The section on other predictions of a method for the same windows, and on what it measures."""
 
 from __future__ import annotations
 
