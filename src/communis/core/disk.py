@@ -186,20 +186,20 @@ def read_json(path: Path, owner: str = "", mark: str = "") -> dict[str, Any]:
     table without a digest is accepted only where there is no owner. mark: a key that only versions
     with digests write; a table that has it must have a digest, too."""
     try:
-        found = json.loads(regular(path).read_text("utf-8"))
+        content = json.loads(regular(path).read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         what = readable(f"{type(error).__name__}: {error}")
         raise DamagedError(
             f"{path}: cannot be read ({what}); put back a copy, or run it again"
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise DamagedError(
             f"{path}: not as this version writes it (it holds no table); put back a copy, or run "
             "it again"
         )
     try:
-        required = bool(owner) or bool(mark and mark in found)
-        return without_digest(found, path.name + owner, required)
+        required = bool(owner) or bool(mark and mark in content)
+        return without_digest(content, path.name + owner, required)
     except DamagedError as error:
         raise DamagedError(f"{path}: {error}; put back a copy, or run it again") from None
 

@@ -81,7 +81,7 @@ class Aggregation:
         """Returns how far attackers moved the aggregates of this round: the distance from the
         aggregate of the honest clients alone, relative to the length of that aggregate; the mean
         over honest aggregators that received messages of both, NaN if there are none."""
-        found = []
+        shares = []
         for aggregator, clients in heard.items():
             honest = [i for i in clients if i not in lying]
             if aggregator not in lying and honest and len(honest) < len(clients):
@@ -90,8 +90,8 @@ class Aggregation:
                 shared = sorted(key for key in alone if key in together)
                 apart = _length([together[key].double() - alone[key] for key in shared])
                 length = _length([alone[key].double() for key in shared])
-                found += [apart / max(length, 1e-30)] if shared else []
-        return sum(found) / len(found) if found else math.nan
+                shares += [apart / max(length, 1e-30)] if shared else []
+        return sum(shares) / len(shares) if shares else math.nan
 
     def consensus_distance(self, servers: Mapping[int, Any]) -> float:
         """The root mean square distance of aggregates from their mean, key by key among those that

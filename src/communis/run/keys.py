@@ -113,9 +113,12 @@ def toml(value: Any) -> str:
 
 @cache
 def paths() -> dict[str, list[str]]:
-    """Returns the full keys of a configuration by their last word: rounds -> run.rounds."""
+    """Returns the full keys of a configuration, and its inner tables, by their last word: rounds ->
+    run.rounds, dropout -> fleet.dropout."""
     full_keys = {key: [key] for key in top()["properties"]}
     for where, table in inner_tables(schema()):
+        if "." in where:
+            full_keys.setdefault(where.rpartition(".")[2], []).append(where)
         if "items" not in table:
             for key in settings(table):
                 full_keys.setdefault(key, []).append(at(where, key))
