@@ -89,8 +89,9 @@ class PrivacyAccount:
     def rounds(self) -> Rounds:
         records = self.run.records
         by_client = Counter(client for record in records for client in record.cohort)
-        absent = max(0, self.account["clients"] - len(by_client))
-        counts = [*by_client.values(), *[0] * absent] or [0]
+        counts = list(by_client.values())
+        counts += [0] * (self.account["clients"] - len(by_client))  # clients that never took part
+        counts = counts or [0]
         return Rounds(self.run.planned, len(records), max(counts), float(median(counts)))
 
     @cached_property

@@ -41,14 +41,13 @@ class RoundLog:
         without a clock."""
         if clock is None:
             return []
-        down, up = ledger.received(), ledger.sent()
-        return clock.round(
-            [
-                Used(i, card.device, log, down.get(i, 0), up.get(i, 0), card.model)
-                for i, log in self._logs.items()
-                for card in [self._cards[i]]
-            ]
-        )
+        down = ledger.received()
+        up = ledger.sent()
+        used = []
+        for i, log in self._logs.items():
+            card = self._cards[i]
+            used.append(Used(i, card.device, log, down.get(i, 0), up.get(i, 0), card.model))
+        return clock.round(used)
 
     def compare(self, servers: Mapping[int, Any], received: Mapping[int, Any]) -> None:
         """Notes how similar the updates of a common model are, and how far they diverge; nothing if

@@ -57,15 +57,23 @@ def _utility(
 ) -> Markup:
     """Scores with the verdict beside them."""
     grid = any(point.place for point in judged)
-    heads = ["method", *["cell"] * grid, "mode", "verdict", f"test {plain(metric)}"]
-    heads += ["what privacy\nchanges"] * bool(prices) + ["why not"]
+    heads = ["method", "mode", "verdict", f"test {plain(metric)}", "why not"]
+    if prices:
+        heads.insert(-1, "what privacy\nchanges")
+    if grid:
+        heads.insert(1, "cell")
     body = []
     for point in judged:
-        v, paid = point.verdict, prices.get(point.name)
-        line: list[Content] = [point.method, *[point.place] * grid, v.mode, v.brief]
-        line += [number(estimate(point.runs, metric, select))]
-        line += [signed(paid) if paid else "-"] * bool(prices)
-        body.append([*line, element("div", "; ".join(v.reasons), style=WRAPPED)])
+        v = point.verdict
+        score = number(estimate(point.runs, metric, select))
+        reasons = element("div", "; ".join(v.reasons), style=WRAPPED)
+        line: list[Content] = [point.method, v.mode, v.brief, score, reasons]
+        if prices:
+            paid = prices.get(point.name)
+            line.insert(-1, signed(paid) if paid else "-")
+        if grid:
+            line.insert(1, point.place)
+        body.append(line)
     return table(heads, body, text=(*range(3 + grid), len(heads) - 1))
 
 
