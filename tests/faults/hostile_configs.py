@@ -31,8 +31,8 @@ from communis.data.sources.synthetic import Synthetic
 from communis.models.zoo import ZOO
 from communis.results.compare import collect
 from communis.results.finished import read
-from communis.results.verdict import verdict
-from communis.run.config import Config, cells
+from communis.results.verdict import privacy_verdict
+from communis.run.config import Config, load_cells
 from communis.run.folder import RECORDS, RunFolder
 from communis.run.jobs import Job
 from tests.unit.folders import forge_rows, rows_of, seal
@@ -153,7 +153,7 @@ def attempt(text: str, folder: Path) -> str:
 
 
 def _go(path: Path, folder: Path) -> None:
-    found = cells(str(path))
+    found = load_cells(str(path))
     config = next(iter(found.values()))
     for name in config.compare:
         config = config.under(name)
@@ -164,7 +164,7 @@ def _go(path: Path, folder: Path) -> None:
     with job.open(fleet, workers=1) as run:
         next(iter(run), None)
     if config.run.rounds:
-        Job(cells(str(job.folder / "config.toml"), alone=True)[""], job.folder).finished  # noqa: B018
+        Job(load_cells(str(job.folder / "config.toml"), alone=True)[""], job.folder).finished  # noqa: B018
 
 
 def damaged(folder: Path, rng: np.random.Generator, forged: bool = False) -> Path:
@@ -198,7 +198,7 @@ def look(folder: Path) -> str:
     """What becomes of a run folder when it is reported on, judged and continued."""
     found = [
         _outcome(lambda: _report(folder), str(folder)),
-        _outcome(lambda: verdict(read(folder)) and None, str(folder)),
+        _outcome(lambda: privacy_verdict(read(folder)) and None, str(folder)),
         _outcome(lambda: _resume(folder), str(folder)),
     ]
     found.sort(key=lambda outcome: {"ran": 0, "refused": 1}.get(outcome, 2))
@@ -211,7 +211,7 @@ def _report(folder: Path) -> None:
 
 
 def _resume(folder: Path) -> None:
-    config = cells(str(folder / "config.toml"), alone=True)[""]
+    config = load_cells(str(folder / "config.toml"), alone=True)[""]
     job = Job(config, folder)
     with job.named():
         if job.finished:

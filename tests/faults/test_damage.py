@@ -27,7 +27,7 @@ from communis.core import disk
 from communis.exchange.privacy.settings import PrivacyConfig
 from communis.results.compare import collect
 from communis.results.finished import read
-from communis.results.verdict import verdict
+from communis.results.verdict import privacy_verdict
 from communis.run import tables
 from communis.run.folder import STATES, Checkpoint, RunFolder
 from communis.run.jobs import Job
@@ -84,7 +84,7 @@ def test_a_gap_in_the_records_is_refused(tmp_path: Path) -> None:
 
 def test_what_privacy_cost_is_in_the_checkpoint_too(tmp_path: Path) -> None:
     run(tmp_path, privacy=True, method="fedavg")
-    honest = verdict(read(tmp_path))
+    honest = privacy_verdict(read(tmp_path))
     assert honest.private or "left uncovered" in honest.line
     without_line(tmp_path / "records.jsonl", 3)  # the last round: no gap remains
     block = block_of(tmp_path / "log.arrows", 2)
@@ -93,7 +93,7 @@ def test_what_privacy_cost_is_in_the_checkpoint_too(tmp_path: Path) -> None:
         read(tmp_path)
     again = run(tmp_path, privacy=True, method="fedavg")  # round 3 is done again, as it was
     assert [record.round for record in again.history] == [1, 2, 3]
-    assert verdict(read(tmp_path)).line == honest.line
+    assert privacy_verdict(read(tmp_path)).line == honest.line
 
 
 def test_a_run_killed_since_its_last_checkpoint_is_read(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def read_all(folder: Path) -> None:
     run(folder, rounds=4, privacy=True)
     found = read(folder)
     found.rows("scores")
-    verdict(found)
+    privacy_verdict(found)
     assert found.environment
 
 
@@ -741,7 +741,7 @@ def test_an_account_by_which_nothing_can_be_reckoned(
     path = tmp_path / "privacy.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
     with pytest.raises(CommunisError, match=r"privacy\.json"):
-        verdict(read(tmp_path))
+        privacy_verdict(read(tmp_path))
 
 
 def test_a_price_of_privacy_that_is_no_number_is_refused(tmp_path: Path) -> None:
@@ -751,7 +751,7 @@ def test_a_price_of_privacy_that_is_no_number_is_refused(tmp_path: Path) -> None
     nothing = pa.array([float("nan")] * table.num_rows)
     forge_rows(path, 2, table.set_column(table.column_names.index("value"), "value", nothing))
     with pytest.raises(CommunisError, match=r"log: privacy/mu is nan"):
-        verdict(read(tmp_path))
+        privacy_verdict(read(tmp_path))
 
 
 @pytest.mark.slow
@@ -799,7 +799,7 @@ def test_no_loss_of_records_and_logs_lowers_epsilon(mode: str, tmp_path: Path) -
     plan = Plan(rounds=3, workers=1, eval_every=0, participation=0.8)
     with Run(mixed_fleet(), method, plan, folder=whole, config=config, privacy=noisy) as made:
         list(made)
-    honest = verdict(read(whole))
+    honest = privacy_verdict(read(whole))
     assert honest.private, honest.line
     lines = (whole / "records.jsonl").read_text().splitlines(keepends=True)
     rounds = range(1, 4)
@@ -818,7 +818,7 @@ def test_no_loss_of_records_and_logs_lowers_epsilon(mode: str, tmp_path: Path) -
         log.write_bytes(data)
         found = None
         with suppress(CommunisError):  # a gap in the records, or none left
-            found = verdict(read(folder))
+            found = privacy_verdict(read(folder))
         if found is not None and found.private:
             promised += 1
             assert found.epsilon >= honest.epsilon, (kept, logged, found.line)
@@ -858,7 +858,7 @@ def test_a_lost_account_of_privacy_is_named(tmp_path: Path) -> None:
     with pytest.raises(CommunisError, match=r"privacy\.json: is gone, so what left"):
         run(tmp_path, rounds=4, privacy=True, method="fedavg")
     with pytest.raises(CommunisError, match=r"privacy\.json: is gone, so what left"):
-        verdict(read(tmp_path))
+        privacy_verdict(read(tmp_path))
 
 
 def test_an_older_account_of_privacy_is_refused(tmp_path: Path) -> None:
@@ -870,7 +870,7 @@ def test_an_older_account_of_privacy_is_refused(tmp_path: Path) -> None:
     seal(path)
     with pytest.raises(CommunisError, match=r"privacy\.json names \d+ arrays .* an older copy"):
         run(tmp_path, rounds=4, privacy=True, method="fedavg")
-    found = verdict(read(tmp_path))
+    found = privacy_verdict(read(tmp_path))
     assert not found.private
     assert "privacy.json is an older copy: more left than it names" in found.reasons
 

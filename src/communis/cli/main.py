@@ -20,7 +20,7 @@ from communis.cli.help import Commands
 from communis.cli.lazily import done_by
 from communis.cli.names import complete_method, complete_preset
 from communis.cli.trust import Trust
-from communis.core import memory
+from communis.core import memory, metrics
 from communis.core.errors import CommunisError, plain, readable
 from communis.core.selection import Select
 from communis.run import grid, keys, presets, reading
@@ -142,7 +142,7 @@ def run(
 
     Example: communis run watch method.name=fedproto run.rounds=10
     """
-    _refuse_early(source, [*(changes or ()), *(settings or ())], {"compare": ()})
+    _refuse_early(source, [*(changes or ()), *(settings or ())], {"compare": ()}, metric)
 
 
 @app.command()
@@ -195,7 +195,7 @@ def compare(
     """
     changes = [word for word in methods or () if "=" in word]
     named = [word for word in methods or () if "=" not in word]
-    _refuse_early(on, [*changes, *(settings or ())], {"compare": named} if named else {})
+    _refuse_early(on, [*changes, *(settings or ())], {"compare": named} if named else {}, metric)
 
 
 @app.command()
@@ -270,16 +270,18 @@ app.command()(models.pretrain)
 app.command()(names.extras)
 
 
-def _refuse_early(source: str, settings: list[str], instead: dict[str, Any]) -> None:
-    """Refuses a configuration that cannot be right, or that trains nothing, without importing
-    torch: unknown keys first, because values take NumPy to check."""
+def _refuse_early(source: str, settings: list[str], instead: dict[str, Any], metric: str) -> None:
+    """Refuses a configuration that cannot be right, or that trains nothing, and a metric that no
+    task has, without importing torch: unknown keys first, because values take NumPy to check."""
     table, changed, _ = reading.read(source, settings, instead)
     from communis.run import early  # here, because help and lists take no NumPy
 
     early.refuse(source, settings, instead)
-    for cell in grid.cells(table, changed).values():
+    for cell in grid.tables_by_cell(table, changed).values():
         if cell.get("run", {}).get("rounds") == 0:
             raise CommunisError(f"{source}: run.rounds = 0 trains nothing; set it to at least 1")
+        if ":" not in cell.get("data", {}).get("name", ""):  # a third-party task has its own
+            metrics.refuse_unknown(metric or cell.get("metric", ""))
 
 
 def main() -> None:

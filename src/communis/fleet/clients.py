@@ -23,7 +23,7 @@ from communis.fleet.device import Clock, FullModel, of_fleet
 from communis.fleet.external_files import external_files
 from communis.fleet.fleet import AnyMethod, Fleet, Splits
 from communis.fleet.public import public_client
-from communis.models.flops import Cost, Meter, forward_flops
+from communis.models.flops import Meter, StepFlops, forward_flops
 from communis.models.network import initialise
 from communis.models.zoo import Architecture, architecture
 
@@ -58,7 +58,7 @@ class FleetClients:
         self._kit_like: dict[tuple[Any, ...], _Kit] = {}  # by model, suite and detail
         self._cache: OrderedDict[int, Splits] = OrderedDict()  # least recently used first
         self._cached_bytes = 0
-        self._costs: dict[Model, Cost] = {}
+        self._costs: dict[Model, StepFlops] = {}
 
     def __reduce__(self) -> tuple[type[FleetClients], tuple[Fleet, AnyMethod, str]]:
         """Pickles without models: a process with its own memory builds them again."""
@@ -178,10 +178,10 @@ class FleetClients:
         equal: time is counted in forward passes of the model with all sensors."""
         if self.clock is None:
             return TrainingCost(1.0, 2.0 / self._kit(card.id, whole=True).groups)
-        cost = self._cost(card) if self.fleet.clock.mode == "exact" else Cost(0.0, 0.0)
+        cost = self._cost(card) if self.fleet.clock.mode == "exact" else StepFlops(0.0, 0.0)
         return self.clock.pace(card.device, cost, self._kit(card.id).groups, card.model)
 
-    def _cost(self, card: Card) -> Cost:
+    def _cost(self, card: Card) -> StepFlops:
         """Returns the FLOPs per window of training all parameters of the client."""
         model = self._kit(card.id).model
         if model not in self._costs:

@@ -1,5 +1,5 @@
-"""Who learns from whom: how alike the clients' class prototypes are, round by round, and the
-weights that clients give each other for it."""
+"""Similarity of the clients' class prototypes by round, and the weights that clients give each
+other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from communis.core import diagnostics
 from communis.core.arrays import Array
 from communis.core.contract import SERVER
 from communis.core.diagnostics import Diagnostic
-from communis.results.compare import grouped
+from communis.results.compare import runs_by_method
 from communis.results.curves import Bands, joined, of_table
 from communis.results.finished import Finished
 from communis.results.selection import Scores
@@ -40,7 +40,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Learning:
-    """What the server of a run noted of its clients' prototypes."""
+    """The similarities and weights that the server of a run recorded."""
 
     run: Finished
     mean: Scores  # similarity by round
@@ -49,7 +49,7 @@ class Learning:
 
     @cached_property
     def clients(self) -> list[int]:
-        """Those of a kind side by side."""
+        """The clients, sorted by kind."""
         return sorted(self.kinds, key=lambda client: (rank(self.kinds[client]), client))
 
     @cached_property
@@ -64,7 +64,8 @@ class Learning:
 
     @cached_property
     def kinds(self) -> dict[int, str]:
-        """What clients are coloured by: their model, if there are several, or their sensors."""
+        """The kind of every client, which decides its colour: its model if there are several, else
+        its sensors."""
         models = {c.get("id"): str(c.get("model", "")) for c in self.run.clients}
         suites = {client: "+".join(suite) for client, suite in self.run.sensors.items()}
         kinds = models if self.mixed else suites
@@ -72,7 +73,7 @@ class Learning:
         return {client: kinds.get(client) or "not described" for client in everybody}
 
     def table(self, what: Diagnostic, round: int) -> pd.DataFrame:
-        """Clients x clients; NaN where nothing was noted."""
+        """Returns a table clients x clients; NaN where nothing was recorded."""
         chosen = (self.pairs["kind"] == what.name) & (self.pairs["round"] == round)
         wide = self.pairs[chosen].pivot(index="one", columns="other", values="value")
         return wide.reindex(index=self.clients, columns=self.clients).astype(float)
@@ -84,7 +85,7 @@ class Learning:
 
     @cached_property
     def weights(self) -> pd.DataFrame:
-        """Of the last round, without lines of clients that have no class at all."""
+        """The weights of the last round, without clients that have no class."""
         table = self.table(diagnostics.WEIGHT, self.rounds[-1])
         return table[table.sum(axis=1) > 0]
 
@@ -95,7 +96,8 @@ class Learning:
 
     @cached_property
     def peers(self) -> int:
-        """Among how many clients a weight would be shared equally if everybody had every class."""
+        """The number of clients that would share a weight equally if every client had every
+        class."""
         receivers = int((self.weights > 0).any().sum())
         return max(1, receivers if self.selfish else receivers - 1)
 
@@ -121,7 +123,7 @@ def span(values: Array) -> Span:
 
 
 def rank(kind: str) -> tuple[int, str]:
-    """Few sensors come first."""
+    """Returns a sort key: kinds with few sensors come first."""
     return kind.count("+"), kind
 
 
@@ -140,9 +142,9 @@ def learning(run: Finished) -> Learning:
 
 
 def by_method(runs: Sequence[Finished]) -> dict[str, list[Learning]]:
-    """What was noted in every run of the methods that compare their clients, by seed."""
+    """Returns the records of the methods that compare their clients, by seed."""
     by_name = {}
-    for name, group in grouped(runs).items():
+    for name, group in runs_by_method(runs).items():
         noted = [x for x in map(learning, group) if len(x.mean) or x.rounds]
         if noted:
             by_name[name] = sorted(noted, key=lambda x: x.run.seed)

@@ -50,7 +50,7 @@ class Completed:
 
 
 @dataclass(frozen=True)
-class Said:
+class Logged:
     """A run logs a message."""
 
     level: int  # of the module `logging`
@@ -72,7 +72,7 @@ class Failed:
     why: str
 
 
-Event = Prepared | Begun | Completed | Said | Ended | Failed
+Event = Prepared | Begun | Completed | Logged | Ended | Failed
 Events = Generator[tuple[Job, Event], None, None]
 
 

@@ -40,8 +40,8 @@ from communis.run.engine import (
     Events,
     Failed,
     InTurn,
+    Logged,
     Prepared,
-    Said,
     Stop,
     events,
     prepared,
@@ -216,7 +216,7 @@ class _Runs:
             running.ended = True
             self.refuse(CommunisError(message.why))
             return None
-        assert isinstance(message, Begun | Completed | Said | Ended | Failed)
+        assert isinstance(message, Begun | Completed | Logged | Ended | Failed)
         running.ended |= isinstance(message, Ended | Failed)
         return message
 
@@ -248,7 +248,7 @@ class _LogToParent(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.name == "communis":
-            self._pipe.send(Said(record.levelno, record.getMessage()))
+            self._pipe.send(Logged(record.levelno, record.getMessage()))
 
 
 def _serve(pipe: Connection, job: Job, fleet: Fleet, workers: int) -> None:

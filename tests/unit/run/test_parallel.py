@@ -19,7 +19,7 @@ from communis import CommunisError, Fleet
 from communis.core.claim import Claim
 from communis.run.backends import machine
 from communis.run.config import Config, bare
-from communis.run.engine import Begun, Completed, Ended, Failed, InTurn, Prepared, Said, Stop
+from communis.run.engine import Begun, Completed, Ended, Failed, InTurn, Logged, Prepared, Stop
 from communis.run.folder import RunFolder
 from communis.run.jobs import Home, Job, begun_in, comparison
 from communis.run.loop import Run
@@ -245,7 +245,7 @@ def test_messages_of_the_library_come_from_the_parent(
     said = []
     with suppress(CommunisError):
         for job, event in Processes(2).perform(jobs):
-            if isinstance(event, Said):
+            if isinstance(event, Logged):
                 said.append((event.level, event.text == f"of {job.label}"))
     assert said
     assert set(said) == {(logging.WARNING, True)}

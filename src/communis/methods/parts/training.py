@@ -3,7 +3,6 @@ optionally, an adjustment of the gradients. The loop logs its computation for th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import permutations
@@ -24,6 +23,7 @@ from communis.methods.parts.optim import (
     clip_gradients,
     make_optimizer,
 )
+from communis.methods.parts.ranges import RANGES, refuse_out_of_range
 from communis.models.flops import Meter
 
 Loss = Callable[[Output, Batch], Tensor]
@@ -64,17 +64,7 @@ class Recipe:
             if get_origin(hint) is Literal and getattr(self, name) not in get_args(hint):
                 options = ", ".join(map(repr, get_args(hint)))
                 raise CommunisError(f"{name} must be one of {options}, got {getattr(self, name)!r}")
-        if self.lr <= 0 or self.batch < 1 or self.epochs < 0 or self.max_steps < 0:
-            raise CommunisError(
-                "lr must be positive, batch at least 1, epochs and max_steps at least 0, got "
-                f"lr={self.lr}, batch={self.batch}, epochs={self.epochs}, "
-                f"max_steps={self.max_steps}"
-            )
-        if not 0 <= self.momentum < 1 or self.weight_decay < 0:
-            raise CommunisError(
-                "momentum must be in [0, 1) and weight_decay at least 0, got "
-                f"momentum={self.momentum}, weight_decay={self.weight_decay}"
-            )
+        refuse_out_of_range({name: getattr(self, name) for name in RANGES})
         if self.momentum and self.optimizer != "sgd":
             raise CommunisError(
                 f"momentum = {self.momentum} has no effect with optimizer = {self.optimizer!r}: "
@@ -93,8 +83,6 @@ class Recipe:
                 )
 
     def _check_clip(self) -> None:
-        if not 0 <= self.clip < math.inf:
-            raise CommunisError(f"clip must be finite and at least 0, got {self.clip}")
         if self.clip_modules and not self.clip:
             raise CommunisError(
                 "clip_modules has no effect with clip = 0: set clip, or remove clip_modules"

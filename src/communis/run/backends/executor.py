@@ -203,7 +203,7 @@ class Executor:
             return Answer(ask.client)
         state = self.method.adopt(client, self.method.start_client(client), down)
         client.model.eval()
-        found = ScoreColumns()
+        columns = ScoreColumns()
         with torch.no_grad(), client.streams.torch("evaluation", ask.round, ask.client):
             for subset in subsets_of(client.card.modalities, "each") if len(client.test) else ():
                 everything = len(subset) == len(client.card.modalities)
@@ -214,8 +214,8 @@ class Executor:
                     for score in scores
                     if score.label < 0 or is_count(score.metric)
                 ]
-                found.add(ask.client, "test", "+".join(subset), True, named)
-        return Answer(ask.client, scores=found)
+                columns.add(ask.client, "test", "+".join(subset), True, named)
+        return Answer(ask.client, scores=columns)
 
     def _private(self, client: Client, state: Any) -> dict[str, Tensor]:
         """All that a client keeps: its private state, and what its optimiser carries on."""
@@ -232,7 +232,7 @@ class Executor:
         return needed
 
     def _scores(self, client: Client, state: Any) -> ScoreColumns:
-        found = ScoreColumns()
+        columns = ScoreColumns()
         splits: list[tuple[str, Samples]] = [("val", client.val), ("test", client.test)]
         client.model.eval()
         for (split, samples), subset in product(
@@ -242,8 +242,8 @@ class Executor:
                 continue
             own = subset == client.card.modalities
             scores = list(self._scored(client, state, samples, subset, views=own))
-            found.add(client.card.id, split, "+".join(subset), own, scores)
-        return found
+            columns.add(client.card.id, split, "+".join(subset), own, scores)
+        return columns
 
     def _scored(
         self, client: Client, state: Any, samples: Samples, subset: Sequence[str], views: bool
