@@ -51,8 +51,7 @@ def append(path: Path, text: str) -> None:
             with path.open("ab") as file:
                 file.write(text.encode())
         except BaseException:  # Ctrl-C too: the next text must not follow half of this one
-            with suppress(OSError):
-                os.truncate(path, before)
+            _cut(path, before)
             raise
 
 
@@ -66,17 +65,22 @@ def overwrite(path: Path, data: bytes) -> None:
 
 def write_at(path: Path, data: bytes, place: int) -> None:
     """The file ends with `data`, which begins at this place: what was there is overwritten or cut
-    off. If that fails, the file ends at this place; after a power cut only what was synced is
-    there."""
+    off. A file that ends before this place is refused. If writing fails, the file ends at this
+    place; after a power cut only what was synced is there."""
     with _named(path):
         try:
             with os.fdopen(os.open(path, _FLAGS, 0o666), "r+b") as file:
+                length = os.fstat(file.fileno()).st_size
+                if length < place:  # otherwise zeros would fill the gap
+                    raise DamagedError(
+                        f"{path}: has {length} bytes, but {place} were written into it, so that "
+                        "results would be incomplete; put back a copy, or run it again"
+                    )
                 file.truncate(place)
                 file.seek(place)
                 file.write(data)
         except OSError:
-            with suppress(OSError):
-                os.truncate(path, place)
+            _cut(path, place)
             raise
 
 
@@ -234,6 +238,16 @@ def _is_digest(key: str, value: Any) -> bool:
 def _digest_of(table: Mapping[str, Any], name: str) -> str:
     text = json.dumps([name, table], sort_keys=True)
     return DIGEST_MARK + blake2b(text.encode(), digest_size=DIGEST).hexdigest()
+
+
+def _cut(path: Path, length: int) -> None:
+    """Removes what follows these bytes of a file, if that is possible. A link is not followed."""
+    with suppress(OSError):
+        handle = os.open(path, _FLAGS & ~os.O_CREAT)
+        try:
+            os.ftruncate(handle, length)
+        finally:
+            os.close(handle)
 
 
 @contextmanager

@@ -134,8 +134,8 @@ class RunFolder:
     def _refuse_links(self) -> None:
         """Refuses links where a run writes and removes files, because these would lie elsewhere.
         The folder may be somebody else's. Links in place of other files are replaced."""
-        for name in (RECORDS, STATES, *tables.SCHEMAS):
-            path = self.path / name
+        written = [tables.file(self.path, name) for name in tables.SCHEMAS]
+        for path in (self._records, self.clients, *written):
             if path.is_symlink():
                 raise CommunisError(
                     f"{path}: is a link, and a run writes and removes files in its own folder "
