@@ -124,17 +124,19 @@ def prepared(group: Sequence[Job]) -> Fleet:
 
 def events(job: Job, fleet: Fleet, workers: int, stop: Stop) -> Iterator[Event]:
     """Runs a job in this process and yields its events."""
-    with job.open(fleet, workers) as run:
-        yield Begun(run.round)
-        try:
+    run = job.open(fleet, workers)
+    try:
+        with run:  # it saves its last round at the end, which may fail too
+            yield Begun(run.round)
             for record in run:
                 yield Completed(record)
                 if stop.requested:
                     break
-        except (CommunisError, OSError) as error:
-            yield Failed(str(error))
-            return
-        yield Ended(run.round, run.spent)
+            ended = Ended(run.round, run.spent)
+    except (CommunisError, OSError) as error:
+        yield Failed(str(error))
+        return
+    yield ended
 
 
 def _all_workers(job: Job) -> int:
