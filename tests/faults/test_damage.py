@@ -941,6 +941,30 @@ def test_a_table_that_is_lost_under_way_stops_the_run(left: str, tmp_path: Path)
     assert made.round == 1
 
 
+@pytest.mark.parametrize("left", ["nothing", "half"])
+def test_records_that_are_lost_under_way_stop_the_run(left: str, tmp_path: Path) -> None:
+    """The run went on to its end, and then its results were refused."""
+    path = tmp_path / "records.jsonl"
+    made = Run(mixed_fleet(), make("fedper"), Plan(rounds=3, workers=1), folder=tmp_path)
+    with made:
+        rounds = iter(made)
+        next(rounds)
+        if left == "half":
+            os.truncate(path, path.stat().st_size // 2)
+        else:
+            path.unlink()
+        with pytest.raises(CommunisError, match=r"records\.jsonl: has \d+ bytes, but this run"):
+            next(rounds)
+    assert made.round == 1
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/null"), reason="needs a device that ends at once")
+def test_a_device_in_place_of_the_records_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "records.jsonl").symlink_to("/dev/null")
+    with pytest.raises(CommunisError, match=r"records\.jsonl: cannot be read \(a pipe or a dev"):
+        RunFolder(tmp_path).records()
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="links need rights")
 def test_a_run_that_is_a_link_is_not_removed(tmp_path: Path) -> None:
     run(tmp_path / "run")
