@@ -10,10 +10,12 @@ once. Whoever wants other machines writes another engine: the same jobs, the sam
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from communis.core import memory
 from communis.core.errors import CommunisError
 from communis.exchange.messages import RoundRecord
 from communis.fleet.fleet import Fleet
@@ -70,6 +72,14 @@ class Failed:
     """A run ends with an error. Its folder holds the rounds before, and it can be continued."""
 
     why: str
+    traceback: str = ""  # of a mistake in the program
+
+
+def failure(error: Exception) -> Failed:
+    """Returns the event of an unexpected error, which is being handled."""
+    if memory.is_short(error):
+        return Failed(memory.SHORT)
+    return Failed(f"{type(error).__name__}: {error}", traceback.format_exc())
 
 
 Event = Prepared | Begun | Completed | Said | Ended | Failed

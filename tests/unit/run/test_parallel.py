@@ -182,9 +182,9 @@ def test_a_mistake_in_a_process_is_told_with_its_traceback(
     monkeypatch.setattr(RunFolder, "record", broken)
     jobs = comparison([replace(config, compare=("fedavg", "local"))], 1, tmp_path, "")
     events = done(jobs, Processes(2))
-    failures = [event.why for _, event in events if isinstance(event, Failed)]
-    assert len(failures) == 2
-    assert all("ZeroDivisionError: an oversight" in why for why in failures)
+    failures = [event for _, event in events if isinstance(event, Failed)]
+    assert [event.why for event in failures] == ["ZeroDivisionError: an oversight"] * 2
+    assert all(event.traceback.startswith("Traceback") for event in failures)
 
 
 def test_a_process_that_is_killed_fails_its_run_only(
