@@ -19,7 +19,7 @@ from communis.cli.help import Commands
 from communis.cli.lazily import done_by
 from communis.cli.names import complete_method, complete_preset
 from communis.cli.trust import Trust
-from communis.core import memory
+from communis.core import memory, start_up
 from communis.core.errors import CommunisError, plain, readable
 from communis.core.selection import Select
 from communis.run import grid, keys, presets, reading
@@ -296,6 +296,8 @@ def main() -> None:
             _fail(memory.SHORT, 2)
         what = f"{type(error).__name__}: {error}"
         _fail(f"communis {mistake(what, traceback.format_exc())}", 1)
+    finally:
+        start_up.leaving()
 
 
 def _fail(why: str, code: int) -> NoReturn:
