@@ -887,7 +887,7 @@ def test_the_digest_of_the_fleet_cannot_be_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need rights")
-@pytest.mark.parametrize("name", ["lock", "records.jsonl", "clients", "scores", "log"])
+@pytest.mark.parametrize("name", ["lock", "records.jsonl", "clients", "scores.arrows"])
 def test_a_link_that_leads_out_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
     """What is written there would be written elsewhere, and half-written files removed."""
     outside = tmp_path / "mine"
@@ -895,11 +895,74 @@ def test_a_link_that_leads_out_of_the_folder_is_refused(name: str, tmp_path: Pat
     (outside / "download.partial").write_text("mine")
     folder = tmp_path / "run"
     folder.mkdir()
-    file = name in ("lock", "records.jsonl")
+    file = name != "clients"
     (folder / name).symlink_to(outside / "not yet" if file else outside)
     with pytest.raises(CommunisError, match=rf"run/{name}: is a link"):
         run(folder)
     assert [path.name for path in outside.iterdir()] == ["download.partial"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights")
+@pytest.mark.parametrize("under_way", [False, True])
+def test_a_file_that_a_table_leads_to_keeps_its_content(under_way: bool, tmp_path: Path) -> None:
+    """It was cut to the length of the table."""
+    folder = tmp_path / "run"
+    outside = tmp_path / "mine"
+    outside.write_bytes(bytes(100_000))
+    made = Run(mixed_fleet(), make("fedper"), Plan(rounds=3, workers=1), folder=folder)
+    with made:
+        for record in made:
+            if record.round == 2:
+                (folder / "scores.arrows").unlink()
+                (folder / "scores.arrows").symlink_to(outside)
+                break
+        if under_way:
+            with pytest.raises(CommunisError, match=r"scores\.arrows: "):
+                list(made)
+    with pytest.raises(CommunisError, match=r"scores\.arrows: is a link"):
+        Run(mixed_fleet(), make("fedper"), Plan(rounds=3, workers=1), folder=folder)
+    assert outside.read_bytes() == bytes(100_000)
+
+
+@pytest.mark.parametrize("left", ["nothing", "half"])
+def test_a_table_that_is_lost_under_way_stops_the_run(left: str, tmp_path: Path) -> None:
+    """Zeros took the place of its rows, and the run went on to its end."""
+    path = tmp_path / "links.arrows"
+    made = Run(mixed_fleet(), make("fedper"), Plan(rounds=3, workers=1), folder=tmp_path)
+    with made:
+        rounds = iter(made)
+        next(rounds)
+        if left == "half":
+            os.truncate(path, path.stat().st_size // 2)
+        else:
+            path.unlink()
+        with pytest.raises(CommunisError, match=r"links\.arrows: has \d+ bytes, but \d+ were"):
+            next(rounds)
+    assert made.round == 1
+
+
+@pytest.mark.parametrize("left", ["nothing", "half"])
+def test_records_that_are_lost_under_way_stop_the_run(left: str, tmp_path: Path) -> None:
+    """The run went on to its end, and then its results were refused."""
+    path = tmp_path / "records.jsonl"
+    made = Run(mixed_fleet(), make("fedper"), Plan(rounds=3, workers=1), folder=tmp_path)
+    with made:
+        rounds = iter(made)
+        next(rounds)
+        if left == "half":
+            os.truncate(path, path.stat().st_size // 2)
+        else:
+            path.unlink()
+        with pytest.raises(CommunisError, match=r"records\.jsonl: has \d+ bytes, but this run"):
+            next(rounds)
+    assert made.round == 1
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/null"), reason="needs a device that ends at once")
+def test_a_device_in_place_of_the_records_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "records.jsonl").symlink_to("/dev/null")
+    with pytest.raises(CommunisError, match=r"records\.jsonl: cannot be read \(a pipe or a dev"):
+        RunFolder(tmp_path).records()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need rights")

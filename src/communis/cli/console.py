@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
@@ -17,7 +18,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from communis.core.errors import visible
+from communis.core.errors import readable, visible
 from communis.core.finite import strict
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")]
@@ -44,6 +45,31 @@ class Terminal(Console):
 _width_is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
 out = Terminal(width=None if _width_is_known else UNKNOWN_WIDTH)
 err = Terminal(stderr=True, soft_wrap=True)
+
+
+def mistake(what: str, trace: str) -> str:
+    """Returns the words for a mistake of ours. Its traceback goes into a file."""
+    return (
+        f"failed with {readable(what)}; this should not happen, please report it with "
+        f"{_kept(trace)}"
+    )
+
+
+def _kept(trace: str) -> str:
+    """Returns the file that holds a traceback, or why there is none."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w",
+            prefix="communis-traceback-",
+            suffix=".txt",
+            delete=False,
+            encoding="utf-8",
+            errors="backslashreplace",  # of a name that is not UTF-8
+        ) as file:
+            file.write(trace)
+    except OSError as error:
+        return f"what you did (its traceback could not be written: {error.strerror or error})"
+    return file.name
 
 
 class LogToStderr(logging.Handler):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from communis.cli.console import LONGEST, err, out, say
+from communis.cli.console import LONGEST, err, mistake, out, say
 from communis.cli.terminal import Display, as_json, results, stop_after_round
 from communis.core.errors import CommunisError, readable
 from communis.core.selection import Select
@@ -83,7 +83,7 @@ def carry_out(jobs: Sequence[Job], home: Home, view: View, means: Means | None =
                 written = True
             elif isinstance(event, Failed):
                 failed.append(job)
-                why = event.why
+                why = mistake(event.why, event.traceback) if event.traceback else event.why
                 if len(jobs) > 1:
                     err.print(readable(f"{job.label}: {why}", LONGEST), style="red")
             _show(job, event, display)

@@ -53,8 +53,7 @@ def append(path: Path, text: str) -> None:
             with path.open("ab") as file:
                 file.write(text.encode())
         except BaseException:  # Ctrl-C too: the next text must not follow half of this one
-            with suppress(OSError):
-                os.truncate(path, before)
+            _cut(path, before)
             raise
 
 
@@ -67,17 +66,23 @@ def overwrite(path: Path, data: bytes) -> None:
 
 
 def write_at(path: Path, data: bytes, place: int) -> None:
-    """Writes `data` at a place of a file and cuts off what follows. If that fails, the file ends at
-    this place; after a power cut only what was synced is there."""
+    """Writes `data` at a place of a file and cuts off what follows. A file that ends before this
+    place is refused. If writing fails, the file ends at this place; after a power cut only what was
+    synced is there."""
     with _named(path):
         try:
             with os.fdopen(os.open(path, _FLAGS, 0o666), "r+b") as file:
+                length = os.fstat(file.fileno()).st_size
+                if length < place:  # otherwise zeros would fill the gap
+                    raise DamagedError(
+                        f"{path}: has {length} bytes, but {place} were written into it, so that "
+                        "results would be incomplete; put back a copy, or run it again"
+                    )
                 file.truncate(place)
                 file.seek(place)
                 file.write(data)
         except OSError:
-            with suppress(OSError):
-                os.truncate(path, place)
+            _cut(path, place)
             raise
 
 
@@ -237,6 +242,16 @@ def _is_digest(key: str, value: Any) -> bool:
 def _digest_of(table: Mapping[str, Any], name: str) -> str:
     text = json.dumps([name, table], sort_keys=True)
     return DIGEST_MARK + blake2b(text.encode(), digest_size=DIGEST).hexdigest()
+
+
+def _cut(path: Path, length: int) -> None:
+    """Removes what follows these bytes of a file, if that is possible. A link is not followed."""
+    with suppress(OSError):
+        handle = os.open(path, _FLAGS & ~os.O_CREAT)
+        try:
+            os.ftruncate(handle, length)
+        finally:
+            os.close(handle)
 
 
 @contextmanager

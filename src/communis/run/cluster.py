@@ -12,13 +12,12 @@ import logging
 import os
 import secrets
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from communis.core import disk, memory, plugins
+from communis.core import disk, plugins
 from communis.core.claim import Claim
 from communis.core.errors import CommunisError
 from communis.fleet.fleet import Fleet
@@ -38,6 +37,7 @@ from communis.run.engine import (
     Prepared,
     Stop,
     events,
+    failure,
     prepared,
 )
 from communis.run.folder import environment
@@ -371,8 +371,7 @@ class _Runner:
         except (CommunisError, OSError) as error:
             yield _Refusal(str(error))
         except Exception as error:
-            short = memory.is_short(error)
-            yield Failed(memory.SHORT if short else traceback.format_exc())
+            yield failure(error)
 
 
 def _node_state(token: _Token) -> tuple[str, dict[str, Any]]:

@@ -13,14 +13,12 @@ import logging
 import multiprocessing
 import os
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from communis.core import memory
 from communis.core.errors import CommunisError
 from communis.fleet.fleet import Fleet
 from communis.run.backends.machine import (
@@ -44,6 +42,7 @@ from communis.run.engine import (
     Prepared,
     Stop,
     events,
+    failure,
     prepared,
 )
 from communis.run.jobs import Job, by_fleet
@@ -262,7 +261,6 @@ def _serve(pipe: Connection, job: Job, fleet: Fleet, workers: int) -> None:
     except (CommunisError, OSError) as error:
         pipe.send(_Refusal(str(error)))
     except Exception as error:
-        short = memory.is_short(error)
-        pipe.send(Failed(memory.SHORT if short else traceback.format_exc()))
+        pipe.send(failure(error))
     pipe.close()
     os._exit(0)  # without flushing what the parent had buffered for its terminal
