@@ -11,9 +11,13 @@ differentiated again.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
@@ -21,6 +25,7 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from communis.models.kernels import library
 
 NARROW = 16  # with fewer input channels, one product on unfolded rows is faster than one per tap
+_composed = ContextVar("composed", default=False)
 _gate = torch.ops.aten.threshold_backward  # gradient where the second argument is positive, else 0
 
 
@@ -46,6 +51,8 @@ class ConvPool(nn.Module):
             raise ValueError(
                 f"expected windows (B, T, {self.weight.shape[1]}), got the shape {tuple(x.shape)}"
             )
+        if _composed.get():
+            return _reference(x, self.weight, self.bias)
         kernel = library.chosen()
         out: Tensor
         if kernel is not None and _suits_kernel(x, self.weight, self.bias):
@@ -53,6 +60,22 @@ class ConvPool(nn.Module):
         else:
             out = _ConvPool.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return out
+
+
+@contextmanager
+def composed() -> Iterator[None]:
+    """Within this context, the function is composed of torch's own operations, which torch.func can
+    transform. It is slower on a CPU."""
+    token = _composed.set(True)
+    try:
+        yield
+    finally:
+        _composed.reset(token)
+
+
+def _reference(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    y = F.conv1d(x.transpose(1, 2), weight.permute(2, 1, 0), bias, padding=len(weight) // 2)
+    return F.relu(F.max_pool1d(y, 2)).transpose(1, 2)
 
 
 def _suits_kernel(*tensors: Tensor) -> bool:
