@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from communis import CommunisError, FedAvg, Fleet, Plan, Run, State, Streams
-from communis.core.state import State as AnyState
+from communis.core import plugins
 from communis.data.sources.synthetic import Synthetic
 from communis.exchange.messages import Ask
+from communis.exchange.wire import flatten
 from communis.fleet.clients import FleetClients
 from communis.fleet.fleet import AnyMethod
 from communis.methods.parts import together
@@ -35,7 +36,7 @@ def fleet(**changes: Any) -> Fleet:
 
 @dataclass
 class Ended:
-    model: AnyState
+    model: State  # all tensors of the server
     losses: list[float]
     groups: list[int]  # the number of clients of every group
 
@@ -55,7 +56,7 @@ def ended(
     plan = Plan(rounds=2, workers=1, together=at_once, eval_every=0)
     with Run(on or fleet(), method, plan) as run:
         losses = [record.loss for record in run]
-        return Ended(run.server.w, losses, groups)
+        return Ended(State(flatten(run.server)), losses, groups)
 
 
 def close(found: State, expected: State) -> None:
@@ -93,6 +94,16 @@ def test_clients_of_one_kind_are_trained_together(monkeypatch: pytest.MonkeyPatc
     assert sorted(ended(monkeypatch, make("fedavg"), 8).groups) == [2, 2, 3, 3]
 
 
+def test_windows_of_two_steps_are_trained_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have another encoder."""
+    data = Synthetic(clients=3, windows=WINDOWS, classes=3, steps=2).load(Streams(0))
+    on = Fleet.of(data)
+    alone = ended(monkeypatch, make("fedavg"), 1, on)
+    found = ended(monkeypatch, make("fedavg"), 3, on)
+    close(found.model, alone.model)
+    assert found.groups == [3, 3]
+
+
 def test_answers_keep_the_order_of_the_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     clients = FleetClients(fleet(), make("fedavg"))
     executor = Executor(clients, store=None)  # type: ignore[arg-type]
@@ -120,6 +131,21 @@ def test_what_vmap_does_not_compute_alike_is_trained_alone(
     found = ended(monkeypatch, method, 8, on)
     assert found.groups == []
     assert all(same_bits(found.model[path], value) for path, value in alone.model.items())
+
+
+PLAIN = [name for name in plugins.names("methods") if getattr(make(name), "plain_training", False)]
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_methods_that_declare_it_have_the_result_of_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    model = Architecture(width=4, embedding=8, norm=name == "fedbn")  # it needs BatchNorm
+    on = fleet(suites=[("m0", "m1")] * 5, models=(model,))
+    alone = ended(monkeypatch, make(name), 1, on)
+    found = ended(monkeypatch, make(name), 8, on)
+    close(found.model, alone.model)
+    assert found.losses == pytest.approx(alone.losses, rel=CLOSE)
 
 
 @pytest.mark.parametrize("name", ["fedprox", "scaffold", "fedproto", "moon", "fedopt"])
