@@ -180,6 +180,14 @@ class Public:
 
 
 @dataclass(frozen=True)
+class Trained:
+    """The result of local training."""
+
+    steps: int
+    loss: float  # mean over all windows of all steps; NaN without steps
+
+
+@dataclass(frozen=True)
 class Client:
     """A client in one round. It never leaves the device. The content of `model` is undefined until
     `adopt` has filled it."""
@@ -196,6 +204,9 @@ class Client:
     timed: str = ""  # how the device clock measures computation; empty: it does not
     memory: dict[str, Tensor] = field(default_factory=dict)  # optimiser state kept between rounds
     public: Public | None = None  # for methods that need `public_windows`
+    # The result of the local training, if it was done together with that of other clients before
+    # `local` is called: `model` is then trained already.
+    trained: Trained | None = None
 
     def generator(self, name: str) -> np.random.Generator:
         """The client's random stream of this name in this round."""

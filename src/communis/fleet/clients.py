@@ -28,7 +28,7 @@ from communis.models.network import initialise
 from communis.models.zoo import Architecture, architecture
 
 _Shapes = tuple[tuple[Modality, tuple[int, ...]], ...]
-CACHE_BYTES = 32 << 20  # materialised windows kept per process
+CACHE_BYTES = 32 << 20  # materialised windows kept per process, on a CPU
 
 
 @dataclass(frozen=True)
@@ -321,11 +321,22 @@ class FleetClients:
             train, val, test = (samples.to(self.device) for samples in splits)
             self._cache[id] = train, val, test
             self._cached_bytes += sum(samples.nbytes for samples in self._cache[id])
-            while len(self._cache) > 1 and self._cached_bytes > CACHE_BYTES:
+            while len(self._cache) > 1 and self._cached_bytes > self._room:
                 _, oldest = self._cache.popitem(last=False)
                 self._cached_bytes -= sum(samples.nbytes for samples in oldest)
         self._cache.move_to_end(id)
         return self._cache[id]
+
+    @cached_property
+    def _room(self) -> int:
+        """Bytes of windows that are kept. On an accelerator these are half of its free memory, so
+        that windows move there once and not in every round."""
+        if self.device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(self.device)
+            return max(CACHE_BYTES, free // 2)
+        if self.device.type == "mps":
+            return max(CACHE_BYTES, torch.mps.recommended_max_memory() // 2)
+        return CACHE_BYTES
 
     @cached_property
     def _no_windows(self) -> dict[Modality, torch.Tensor]:

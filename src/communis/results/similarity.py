@@ -24,6 +24,8 @@ from communis.results.selection import Scores
 _KINDS = f"{diagnostics.ALIKE_PAIR.name}|{diagnostics.WEIGHT.name}"
 PAIR = rf"^(?P<kind>{_KINDS})(?P<one>\d+)-(?P<other>\d+)$"  # names in the log
 
+PAIR_COLUMNS = ["name", "kind", "one", "other", "round", "value"]
+
 Span = tuple[float, float]  # the lowest and the highest
 
 
@@ -133,6 +135,8 @@ def learning(run: Finished) -> Learning:
     log = run.rows("log", (pc.field("client") == SERVER) & names)
     finite = log[np.isfinite(log["value"])]
     mean = finite[finite["name"] == diagnostics.ALIKE.name].set_index("round")["value"]
+    if not len(finite):  # of most methods; what follows takes longer than to read the log
+        return Learning(run, mean, pd.DataFrame(columns=PAIR_COLUMNS), math.nan)
     known = pd.DataFrame({"name": finite["name"].unique()})  # far fewer than lines
     parsed = known.join(known["name"].str.extract(PAIR)).dropna()
     pairs = parsed.merge(finite[["name", "round", "value"]], on="name")

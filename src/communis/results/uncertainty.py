@@ -39,6 +39,8 @@ def points(runs: Sequence[Finished], every: bool = False) -> pd.DataFrame:
     parts = []
     for run in runs:
         scores = run.last_scores
+        if not scores["metric"].isin([UNCERTAINTY, SEEN[UNCERTAINTY]]).any():
+            continue  # as of most methods
         split = "val" if (scores["split"] == "val").any() else "test"
         own = scores[(scores["split"] == split) & scores["own"] & (scores["class"] == -1)]
         wide = own.pivot_table(index="client", columns="metric", values="value").reset_index()
