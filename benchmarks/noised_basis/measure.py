@@ -25,7 +25,7 @@ from torch import Tensor
 from communis import Client, Replies, Run, State
 from communis.methods.parts.diffusion import operators as ops
 from communis.methods.umeda import Down, Private, Server, Umeda, Up
-from communis.run.config import cells
+from communis.run.config import load_cells
 
 BLOCKS = ("momentum", "theta", "fixed", "factored")
 
@@ -58,7 +58,7 @@ def ran(block: str, kappa: float, seed: int, rounds: int, epsilon: float) -> lis
     changes += [f"privacy.epsilon={epsilon}"]
     if block == "factored":
         changes += ["fleet.sglt.operator=factored", "fleet.sglt.operator_rank=8"]
-    config = cells("umeda/kappa", changes)["4"]
+    config = load_cells("umeda/kappa", changes)["4"]
     settings: dict[str, Any] = {
         "consensus": "spectral_mean",
         "basis": "fixed" if block == "factored" else block,

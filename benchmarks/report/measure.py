@@ -21,7 +21,7 @@ import numpy as np
 from communis import RoundRecord, Score
 from communis.core import disk
 from communis.exchange.messages import Link, Noted, Scored
-from communis.fleet.device import Spent
+from communis.fleet.device import DeviceCost
 from communis.run.folder import RunFolder, environment
 
 CLASSES = 6
@@ -83,7 +83,7 @@ def make(path: Path, rounds: int, clients: int) -> None:
                 for client in range(clients)
                 for ends in ((-1, client), (client, -1))
             ],
-            "clock": [Spent(client, 1.0, 0.5, 0.5, 1.0, 0.05) for client in range(clients)],
+            "clock": [DeviceCost(client, 1.0, 0.5, 0.5, 1.0, 0.05) for client in range(clients)],
         }
         folder.record(record, rows)
     folder.close()

@@ -160,7 +160,7 @@ def configuration() -> str:
         _table(_rows({"properties": top})),
     ]
     written: dict[str, str] = {}
-    for where, one in keys.tables(whole):
+    for where, one in keys.inner_tables(whole):
         parts += _section(where, one, written)
     parts += [
         "## [method]\n",

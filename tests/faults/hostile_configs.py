@@ -31,14 +31,15 @@ from communis.data.sources.synthetic import Synthetic
 from communis.models.zoo import ZOO
 from communis.results.compare import collect
 from communis.results.finished import read
-from communis.results.verdict import verdict
-from communis.run.config import Config, cells
+from communis.results.verdict import privacy_verdict
+from communis.run.config import Config, load_cells
 from communis.run.folder import RECORDS, RunFolder
 from communis.run.jobs import Job
 from tests.unit.folders import forge_rows, rows_of, seal
 
 LONGEST = 2000  # characters of a refusal
 PATIENCE = 4.0  # seconds after which a configuration counts as one that runs
+READING = 120.0  # seconds after which reading a small folder counts as one that never ends
 BASE = {  # a small experiment; dotted keys and values as they stand in TOML
     "name": '"trial"',
     "seed": "0",
@@ -153,7 +154,7 @@ def attempt(text: str, folder: Path) -> str:
 
 
 def _go(path: Path, folder: Path) -> None:
-    found = cells(str(path))
+    found = load_cells(str(path))
     config = next(iter(found.values()))
     for name in config.compare:
         config = config.under(name)
@@ -164,7 +165,7 @@ def _go(path: Path, folder: Path) -> None:
     with job.open(fleet, workers=1) as run:
         next(iter(run), None)
     if config.run.rounds:
-        Job(cells(str(job.folder / "config.toml"), alone=True)[""], job.folder).finished  # noqa: B018
+        Job(load_cells(str(job.folder / "config.toml"), alone=True)[""], job.folder).finished  # noqa: B018
 
 
 def damaged(folder: Path, rng: np.random.Generator, forged: bool = False) -> Path:
@@ -195,10 +196,11 @@ def damaged(folder: Path, rng: np.random.Generator, forged: bool = False) -> Pat
 
 
 def look(folder: Path) -> str:
-    """What becomes of a run folder when it is reported on, judged and continued."""
+    """What becomes of a run folder when it is reported on, judged and continued. To train may take
+    long, but not to read."""
     found = [
-        _outcome(lambda: _report(folder), str(folder)),
-        _outcome(lambda: verdict(read(folder)) and None, str(folder)),
+        _outcome(lambda: _report(folder), str(folder), READING, "hang"),
+        _outcome(lambda: privacy_verdict(read(folder)) and None, str(folder), READING, "hang"),
         _outcome(lambda: _resume(folder), str(folder)),
     ]
     found.sort(key=lambda outcome: {"ran": 0, "refused": 1}.get(outcome, 2))
@@ -211,7 +213,7 @@ def _report(folder: Path) -> None:
 
 
 def _resume(folder: Path) -> None:
-    config = cells(str(folder / "config.toml"), alone=True)[""]
+    config = load_cells(str(folder / "config.toml"), alone=True)[""]
     job = Job(config, folder)
     with job.named():
         if job.finished:
@@ -220,12 +222,15 @@ def _resume(folder: Path) -> None:
             next(iter(run), None)
 
 
-def _outcome(act: Callable[[], None], named: str) -> str:
+def _outcome(
+    act: Callable[[], None], named: str, patience: float = PATIENCE, late: str = "ran"
+) -> str:
+    """late: what becomes of that which takes longer."""
     try:
-        with _patience():
+        with _patience(patience):
             act()
     except _EnoughError:
-        return "ran"
+        return late
     except (CommunisError, OSError) as error:  # the command line says both in one line
         return _refusal(str(error), named)
     except Exception as error:
@@ -260,7 +265,7 @@ class _EnoughError(BaseException):
 
 
 @contextmanager
-def _patience() -> Iterator[None]:
+def _patience(seconds: float = PATIENCE) -> Iterator[None]:
     """What trains for very long was accepted: that is all there is to know."""
     able = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
 
@@ -269,7 +274,7 @@ def _patience() -> Iterator[None]:
 
     before = signal.signal(signal.SIGALRM, enough) if able else None
     if able:
-        signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:

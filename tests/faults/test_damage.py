@@ -27,7 +27,7 @@ from communis.core import disk
 from communis.exchange.privacy.settings import PrivacyConfig
 from communis.results.compare import collect
 from communis.results.finished import read
-from communis.results.verdict import verdict
+from communis.results.verdict import privacy_verdict
 from communis.run import tables
 from communis.run.folder import STATES, Checkpoint, RunFolder
 from communis.run.jobs import Job
@@ -85,7 +85,7 @@ def test_a_gap_in_the_records_is_refused(tmp_path: Path) -> None:
 
 def test_what_privacy_cost_is_in_the_checkpoint_too(tmp_path: Path) -> None:
     run(tmp_path, privacy=True, method="fedavg")
-    honest = verdict(read(tmp_path))
+    honest = privacy_verdict(read(tmp_path))
     assert honest.private or "left uncovered" in honest.line
     without_line(tmp_path / "records.jsonl", 3)  # the last round: no gap remains
     block = block_of(tmp_path / "log.arrows", 2)
@@ -94,7 +94,7 @@ def test_what_privacy_cost_is_in_the_checkpoint_too(tmp_path: Path) -> None:
         read(tmp_path)
     again = run(tmp_path, privacy=True, method="fedavg")  # round 3 is done again, as it was
     assert [record.round for record in again.history] == [1, 2, 3]
-    assert verdict(read(tmp_path)).line == honest.line
+    assert privacy_verdict(read(tmp_path)).line == honest.line
 
 
 def test_a_run_killed_since_its_last_checkpoint_is_read(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def read_all(folder: Path) -> None:
     run(folder, rounds=4, privacy=True)
     found = read(folder)
     found.rows("scores")
-    verdict(found)
+    privacy_verdict(found)
     assert found.environment
 
 
@@ -742,7 +742,7 @@ def test_an_account_by_which_nothing_can_be_reckoned(
     path = tmp_path / "privacy.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
     with pytest.raises(CommunisError, match=r"privacy\.json"):
-        verdict(read(tmp_path))
+        privacy_verdict(read(tmp_path))
 
 
 def test_a_price_of_privacy_that_is_no_number_is_refused(tmp_path: Path) -> None:
@@ -752,7 +752,7 @@ def test_a_price_of_privacy_that_is_no_number_is_refused(tmp_path: Path) -> None
     nothing = pa.array([float("nan")] * table.num_rows)
     forge_rows(path, 2, table.set_column(table.column_names.index("value"), "value", nothing))
     with pytest.raises(CommunisError, match=r"log: privacy/mu is nan"):
-        verdict(read(tmp_path))
+        privacy_verdict(read(tmp_path))
 
 
 @pytest.mark.slow
@@ -800,7 +800,7 @@ def test_no_loss_of_records_and_logs_lowers_epsilon(mode: str, tmp_path: Path) -
     plan = Plan(rounds=3, workers=1, eval_every=0, participation=0.8)
     with Run(mixed_fleet(), method, plan, folder=whole, config=config, privacy=noisy) as made:
         list(made)
-    honest = verdict(read(whole))
+    honest = privacy_verdict(read(whole))
     assert honest.private, honest.line
     lines = (whole / "records.jsonl").read_text().splitlines(keepends=True)
     rounds = range(1, 4)
@@ -819,7 +819,7 @@ def test_no_loss_of_records_and_logs_lowers_epsilon(mode: str, tmp_path: Path) -
         log.write_bytes(data)
         found = None
         with suppress(CommunisError):  # a gap in the records, or none left
-            found = verdict(read(folder))
+            found = privacy_verdict(read(folder))
         if found is not None and found.private:
             promised += 1
             assert found.epsilon >= honest.epsilon, (kept, logged, found.line)
@@ -859,7 +859,7 @@ def test_a_lost_account_of_privacy_is_named(tmp_path: Path) -> None:
     with pytest.raises(CommunisError, match=r"privacy\.json: is gone, so what left"):
         run(tmp_path, rounds=4, privacy=True, method="fedavg")
     with pytest.raises(CommunisError, match=r"privacy\.json: is gone, so what left"):
-        verdict(read(tmp_path))
+        privacy_verdict(read(tmp_path))
 
 
 def test_an_older_account_of_privacy_is_refused(tmp_path: Path) -> None:
@@ -871,7 +871,7 @@ def test_an_older_account_of_privacy_is_refused(tmp_path: Path) -> None:
     seal(path)
     with pytest.raises(CommunisError, match=r"privacy\.json names \d+ arrays .* an older copy"):
         run(tmp_path, rounds=4, privacy=True, method="fedavg")
-    found = verdict(read(tmp_path))
+    found = privacy_verdict(read(tmp_path))
     assert not found.private
     assert "privacy.json is an older copy: more left than it names" in found.reasons
 
@@ -888,7 +888,7 @@ def test_the_digest_of_the_fleet_cannot_be_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need rights")
-@pytest.mark.parametrize("name", ["lock", "records.jsonl", "clients", "scores", "log"])
+@pytest.mark.parametrize("name", ["lock", "records.jsonl", "clients", "scores.arrows"])
 def test_a_link_that_leads_out_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
     """What is written there would be written elsewhere, and half-written files removed."""
     outside = tmp_path / "mine"
@@ -896,11 +896,74 @@ def test_a_link_that_leads_out_of_the_folder_is_refused(name: str, tmp_path: Pat
     (outside / "download.partial").write_text("mine")
     folder = tmp_path / "run"
     folder.mkdir()
-    file = name in ("lock", "records.jsonl")
+    file = name != "clients"
     (folder / name).symlink_to(outside / "not yet" if file else outside)
     with pytest.raises(CommunisError, match=rf"run/{name}: is a link"):
         run(folder)
     assert [path.name for path in outside.iterdir()] == ["download.partial"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights")
+@pytest.mark.parametrize("under_way", [False, True])
+def test_a_file_that_a_table_leads_to_keeps_its_content(under_way: bool, tmp_path: Path) -> None:
+    """It was cut to the length of the table."""
+    folder = tmp_path / "run"
+    outside = tmp_path / "mine"
+    outside.write_bytes(bytes(100_000))
+    made = Run(mixed_fleet(), make("fedper"), Plan(rounds=3, workers=1), folder=folder)
+    with made:
+        for record in made:
+            if record.round == 2:
+                (folder / "scores.arrows").unlink()
+                (folder / "scores.arrows").symlink_to(outside)
+                break
+        if under_way:
+            with pytest.raises(CommunisError, match=r"scores\.arrows: "):
+                list(made)
+    with pytest.raises(CommunisError, match=r"scores\.arrows: is a link"):
+        Run(mixed_fleet(), make("fedper"), Plan(rounds=3, workers=1), folder=folder)
+    assert outside.read_bytes() == bytes(100_000)
+
+
+@pytest.mark.parametrize("left", ["nothing", "half"])
+def test_a_table_that_is_lost_under_way_stops_the_run(left: str, tmp_path: Path) -> None:
+    """Zeros took the place of its rows, and the run went on to its end."""
+    path = tmp_path / "links.arrows"
+    made = Run(mixed_fleet(), make("fedper"), Plan(rounds=3, workers=1), folder=tmp_path)
+    with made:
+        rounds = iter(made)
+        next(rounds)
+        if left == "half":
+            os.truncate(path, path.stat().st_size // 2)
+        else:
+            path.unlink()
+        with pytest.raises(CommunisError, match=r"links\.arrows: has \d+ bytes, but \d+ were"):
+            next(rounds)
+    assert made.round == 1
+
+
+@pytest.mark.parametrize("left", ["nothing", "half"])
+def test_records_that_are_lost_under_way_stop_the_run(left: str, tmp_path: Path) -> None:
+    """The run went on to its end, and then its results were refused."""
+    path = tmp_path / "records.jsonl"
+    made = Run(mixed_fleet(), make("fedper"), Plan(rounds=3, workers=1), folder=tmp_path)
+    with made:
+        rounds = iter(made)
+        next(rounds)
+        if left == "half":
+            os.truncate(path, path.stat().st_size // 2)
+        else:
+            path.unlink()
+        with pytest.raises(CommunisError, match=r"records\.jsonl: has \d+ bytes, but this run"):
+            next(rounds)
+    assert made.round == 1
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/null"), reason="needs a device that ends at once")
+def test_a_device_in_place_of_the_records_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "records.jsonl").symlink_to("/dev/null")
+    with pytest.raises(CommunisError, match=r"records\.jsonl: cannot be read \(a pipe or a dev"):
+        RunFolder(tmp_path).records()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need rights")

@@ -33,12 +33,12 @@ from communis.run.folder import RunFolder
 from tests.faults.test_damage import run
 from tests.unit import folders, relief_like
 from tests.unit.results.report import (
+    test_attack,
+    test_graph,
+    test_latent,
+    test_privacy,
     test_report,
-    test_report_attack,
-    test_report_graph,
-    test_report_latent,
-    test_report_privacy,
-    test_report_similarity,
+    test_similarity,
 )
 
 COUNTS = ("hits", "said")  # metrics that pooled scores are made of, and that nobody is shown
@@ -94,26 +94,26 @@ class Page(HTMLParser):
 def graph(home: Path) -> None:
     links = [Link(0, 1, 100, 5), Link(1, 0, 100, 5), Link(1, 2, 300, 5)]
     about = {"attackers": [2], "links": links, "distances": (2.0, 1.0)}
-    test_report_graph.folder(home, [(0, 1), (1, 2)], 3, parts=[[0, 1], [2]], **about)
+    test_graph.folder(home, [(0, 1), (1, 2)], 3, parts=[[0, 1], [2]], **about)
 
 
 def attack(home: Path) -> None:
     scores = {0: 0.5, 1: 0.5, 2: 0.5}
-    test_report_attack.write(home, {**scores, 3: 0.6}, [4], rule="median", more='consensus = "x"')
-    test_report_attack.write(home, {**scores, 3: 0.6, 4: 0.7}, rule="median")
+    test_attack.write(home, {**scores, 3: 0.6}, [4], rule="median", more='consensus = "x"')
+    test_attack.write(home, {**scores, 3: 0.6, 4: 0.7}, rule="median")
 
 
 def similarity(home: Path) -> None:
-    log = [test_report_similarity.flat(), test_report_similarity.flat()]
+    log = [test_similarity.flat(), test_similarity.flat()]
     models = ("cnn", "tiny")
-    found = test_report_similarity.folder(home, log, models=models, settings="by_model = true")
+    found = test_similarity.folder(home, log, models=models, settings="by_model = true")
     test_report.trace(3).save(found.path / "availability.parquet")
 
 
 def latent(home: Path) -> None:
     names = ("distance", "separation", "target_separation", "pull")
-    one = [row for name in names for row in test_report_latent.noted({0: 1.0, 1: 2.0}, name)]
-    test_report_latent.write(home / "a", [one, one])
+    one = [row for name in names for row in test_latent.noted({0: 1.0, 1: 2.0}, name)]
+    test_latent.write(home / "a", [one, one])
 
 
 def grid(home: Path) -> None:
@@ -150,7 +150,7 @@ def clear(home: Path) -> None:
 
 
 def privacy(home: Path) -> None:
-    test_report_privacy.grid(home)
+    test_privacy.grid(home)
     for path in home.glob("*1"):  # the second seed
         shutil.rmtree(path)
 

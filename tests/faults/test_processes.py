@@ -231,6 +231,31 @@ def test_a_mistake_of_ours_without_room_for_its_traceback(
     assert "Traceback" not in said
 
 
+ENDS = """
+import os, signal
+from communis.core import start_up
+if {command}:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+start_up.leaving()
+os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
+@pytest.mark.parametrize("command", [True, False])
+def test_a_signal_after_the_end_leaves_no_traceback(command: bool) -> None:
+    """Somebody who presses Ctrl-C several times."""
+    code = ENDS.format(command=command)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=False
+    )
+    if command:
+        assert (done.returncode, done.stderr) == (130, "")
+    else:
+        assert "KeyboardInterrupt" in done.stderr, "a program keeps its handlers"
+
+
 OPENS = """
 import sys
 from pathlib import Path

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from communis import CommunisError
 from communis.cli.main import app
 from communis.core import plugins
-from communis.run.config import cells, load
+from communis.run.config import load, load_cells
 
 CODE = """
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ def test_the_users_own_words_are_trusted(foreign: Path) -> None:
     plain.write_text('name = "a"\n')
     assert load(str(plain), ["method.name=foreign_code:Other"]).label == "Other"
     plugins._trusted.clear()
-    assert cells(str(plain), (), ["fedavg", "foreign_code:Other"])[""].compare
+    assert load_cells(str(plain), (), ["fedavg", "foreign_code:Other"])[""].compare
 
 
 @pytest.mark.parametrize("name", ["foreign_code:Loose", "foreign_code:nothing", "nowhere:Other"])

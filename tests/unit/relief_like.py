@@ -10,7 +10,7 @@ import numpy as np
 
 from communis.core.contract import Score
 from communis.exchange.messages import Noted, Pair, Scored
-from communis.fleet.device import Spent
+from communis.fleet.device import DeviceCost
 from tests.unit import folders
 
 SUITES = [("acc", "gyro", "mag")] * 3 + [("acc", "gyro")] * 3 + [("acc",)] * 2
@@ -122,14 +122,14 @@ def _chosen(client: int, share: float, rng: np.random.Generator) -> list[str]:
     return [g for g in groups if g in groups[:first] or g in rest]
 
 
-def _spent(chosen: Mapping[int, Sequence[str]], everything: bool) -> list[Spent]:
+def _spent(chosen: Mapping[int, Sequence[str]], everything: bool) -> list[DeviceCost]:
     """everything: clients compute all groups of the fleet, whatever they own."""
     work = {
         c: PACE[DEVICES[c]] * (len(GROUPS) if everything else len(g)) for c, g in chosen.items()
     }
     slowest = max(work.values())
     return [
-        Spent(c, busy, 0.5, 0.5, slowest - busy, 10 * busy + 2 * (slowest - busy))
+        DeviceCost(c, busy, 0.5, 0.5, slowest - busy, 10 * busy + 2 * (slowest - busy))
         for c, busy in work.items()
     ]
 

@@ -21,7 +21,7 @@ from communis.core.plugins import names
 from communis.core.settings import build
 from communis.data.own import manifest
 from communis.fleet.device import profiles
-from communis.run.config import Config, cells, pick
+from communis.run.config import Config, load_cells, pick
 from communis.run.presets import names as presets
 
 ROOT = Path(__file__).parents[2]
@@ -149,7 +149,7 @@ def test_toml_is_valid(block: Block, tmp_path: Path) -> None:
     elif block.file == "communis.toml":
         assert manifest.load(tmp_path)
     else:
-        for config in cells(str(path)).values():
+        for config in load_cells(str(path)).values():
             for name in (*config.compare, *config.variants):
                 assert config.under(name).make_method()
 
@@ -161,7 +161,7 @@ def test_configurations_make_fleets(page: str, tmp_path: Path) -> None:
     for block in found:
         path = tmp_path / "block.toml"
         path.write_text(block.text, "utf-8")
-        for config in cells(str(path)).values():
+        for config in load_cells(str(path)).values():
             assert config.make_fleet()
 
 
@@ -196,7 +196,7 @@ def check(arguments: list[str], where: str, folder: Path) -> None:
         bare = [*(given.get("changes") or ()), *(word for word in words if "=" in word)]
         settings = [*bare, *(given.get("settings") or ())]
         changed = [s for s in settings if not re.search(r"=\w+:\w+$", s)]
-        found = cells(source, changed, methods, alone=command.name == "run")
+        found = load_cells(source, changed, methods, alone=command.name == "run")
         chosen = given.get("cell") or ()
         for cell in [chosen] if isinstance(chosen, str) else chosen:
             assert pick(found, cell, source)

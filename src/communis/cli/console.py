@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
+import tempfile
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -15,7 +18,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from communis.core.errors import visible
+from communis.core.errors import readable, visible
 from communis.core.finite import strict
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")]
@@ -24,6 +27,8 @@ LONGEST = 3000  # characters of a refusal
 LEAST_TEXT = 30  # columns below which a sentence is hard to read
 LEAST_NAME = 10  # columns below which a name is hard to read
 GAP = 2  # columns between two columns of a table
+ITEM = re.compile(r"[A-Z][\w ]*: ")  # how an item of a docstring begins, such as a deviation
+SOURCE_WIDTH = 97  # columns of a docstring's first line, after its quotes
 
 
 class Terminal(Console):
@@ -40,6 +45,31 @@ class Terminal(Console):
 _width_is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
 out = Terminal(width=None if _width_is_known else UNKNOWN_WIDTH)
 err = Terminal(stderr=True, soft_wrap=True)
+
+
+def mistake(what: str, trace: str) -> str:
+    """Returns the words for a mistake of ours. Its traceback goes into a file."""
+    return (
+        f"failed with {readable(what)}; this should not happen, please report it with "
+        f"{_kept(trace)}"
+    )
+
+
+def _kept(trace: str) -> str:
+    """Returns the file that holds a traceback, or why there is none."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w",
+            prefix="communis-traceback-",
+            suffix=".txt",
+            delete=False,
+            encoding="utf-8",
+            errors="backslashreplace",  # of a name that is not UTF-8
+        ) as file:
+            file.write(trace)
+    except OSError as error:
+        return f"what you did (its traceback could not be written: {error.strerror or error})"
+    return file.name
 
 
 class LogToStderr(logging.Handler):
@@ -123,6 +153,35 @@ def listing(
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def rewrapped(text: str, width: int) -> str:
+    """Returns a docstring whose lines fit the width. A line goes on with the next one if that one
+    is indented, or if its first word had no space left in the source and begins no item."""
+    paragraphs: list[list[str]] = []
+    full = False  # whether the last line had no space left for the first word of this one
+    for line in text.splitlines():
+        words = line.split()
+        if paragraphs and paragraphs[-1] and words:
+            least = len(paragraphs[-1][-1]) + 1 + len(words[0])
+            full = least > SOURCE_WIDTH and not ITEM.match(line)
+        if paragraphs and words and paragraphs[-1] and (full or line[0].isspace()):
+            paragraphs[-1].append(line)
+        else:
+            paragraphs.append([line] if words else [])
+    filled = []
+    for lines in paragraphs:
+        hanging = "    " if any(line[0].isspace() for line in lines[1:]) else ""
+        filled.append(
+            textwrap.fill(
+                " ".join(" ".join(lines).split()),
+                width,
+                subsequent_indent=hanging,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        )
+    return "\n".join(filled)
 
 
 def say(event: Mapping[str, Any]) -> None:

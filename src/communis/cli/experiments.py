@@ -80,7 +80,7 @@ def compare(
     words = methods or ()
     changes = [word for word in words if "=" in word]
     named = [word for word in words if "=" not in word]
-    by_cell = configs.cells(on, [*changes, *(settings or ())], named)
+    by_cell = configs.load_cells(on, [*changes, *(settings or ())], named)
     chosen = [configs.pick(by_cell, name, on) for name in dict.fromkeys(cell or by_cell)]
     base = chosen[0]
     if not base.compare:

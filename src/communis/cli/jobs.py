@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from communis.cli.console import LONGEST, err, out, say
+from communis.cli.console import LONGEST, err, mistake, out, say
 from communis.cli.terminal import Display, as_json, results, stop_after_round
 from communis.core.errors import CommunisError, readable
 from communis.core.selection import Select
@@ -19,7 +19,7 @@ from communis.results.report import page
 from communis.results.wording.scores import default_metric, default_select
 from communis.results.wording.warnings import warnings
 from communis.run.cluster import cluster_for
-from communis.run.engine import Begun, Completed, Ended, Engine, Event, Failed, Prepared, Said
+from communis.run.engine import Begun, Completed, Ended, Engine, Event, Failed, Logged, Prepared
 from communis.run.jobs import Home, Job, refuse_metric
 from communis.run.parallel import engine_for
 
@@ -83,7 +83,7 @@ def carry_out(jobs: Sequence[Job], home: Home, view: View, means: Means | None =
                 written = True
             elif isinstance(event, Failed):
                 failed.append(job)
-                why = event.why
+                why = mistake(event.why, event.traceback) if event.traceback else event.why
                 if len(jobs) > 1:
                     err.print(readable(f"{job.label}: {why}", LONGEST), style="red")
             _show(job, event, display)
@@ -117,7 +117,7 @@ def _show(job: Job, event: Event, display: Display) -> None:
             display.begin(job, round)
         case Completed(record):
             display.record(job, record)
-        case Said(level, text):
+        case Logged(level, text):
             logging.getLogger("communis").log(level, text)
         case Ended(round, spent):
             display.end(job)
@@ -157,4 +157,4 @@ def show(runs: Sequence[Finished], path: Path, view: View) -> None:
     out.print(results(runs, metric, select, view.quiet, view.targets))
     for text in warnings(runs):
         out.print(f"\nwarning: {text}", style="yellow")
-    out.print(f"\nreport: {path}")
+    out.print(f"\nreport: {path}", soft_wrap=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import tempfile
 import traceback
 from importlib.metadata import version
 from pathlib import Path
@@ -14,13 +13,13 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 
 from communis.cli import data, device, models, names, privacy
-from communis.cli.console import LONGEST, Json, LogToStderr, err, out
+from communis.cli.console import LONGEST, Json, LogToStderr, err, mistake, out
 from communis.cli.folders import refuse_without_configuration, refuse_without_runs
 from communis.cli.help import Commands
 from communis.cli.lazily import done_by
 from communis.cli.names import complete_method, complete_preset
 from communis.cli.trust import Trust
-from communis.core import memory
+from communis.core import memory, metrics, start_up
 from communis.core.errors import CommunisError, plain, readable
 from communis.core.selection import Select
 from communis.run import grid, keys, presets, reading
@@ -142,7 +141,7 @@ def run(
 
     Example: communis run watch method.name=fedproto run.rounds=10
     """
-    _refuse_early(source, [*(changes or ()), *(settings or ())], {"compare": ()})
+    _refuse_early(source, [*(changes or ()), *(settings or ())], {"compare": ()}, metric)
 
 
 @app.command()
@@ -195,7 +194,7 @@ def compare(
     """
     changes = [word for word in methods or () if "=" in word]
     named = [word for word in methods or () if "=" not in word]
-    _refuse_early(on, [*changes, *(settings or ())], {"compare": named} if named else {})
+    _refuse_early(on, [*changes, *(settings or ())], {"compare": named} if named else {}, metric)
 
 
 @app.command()
@@ -301,16 +300,18 @@ app.command()(models.pretrain)
 app.command()(names.extras)
 
 
-def _refuse_early(source: str, settings: list[str], instead: dict[str, Any]) -> None:
-    """Refuses a configuration that cannot be right, or that trains nothing, without importing
-    torch: unknown keys first, because values take NumPy to check."""
+def _refuse_early(source: str, settings: list[str], instead: dict[str, Any], metric: str) -> None:
+    """Refuses a configuration that cannot be right, or that trains nothing, and a metric that no
+    task has, without importing torch: unknown keys first, because values take NumPy to check."""
     table, changed, _ = reading.read(source, settings, instead)
     from communis.run import early  # here, because help and lists take no NumPy
 
     early.refuse(source, settings, instead)
-    for cell in grid.cells(table, changed).values():
+    for cell in grid.tables_by_cell(table, changed).values():
         if cell.get("run", {}).get("rounds") == 0:
             raise CommunisError(f"{source}: run.rounds = 0 trains nothing; set it to at least 1")
+        if ":" not in cell.get("data", {}).get("name", ""):  # a third-party task has its own
+            metrics.refuse_unknown(metric or cell.get("metric", ""))
 
 
 def main() -> None:
@@ -326,29 +327,10 @@ def main() -> None:
     except Exception as error:
         if memory.is_short(error):
             _fail(memory.SHORT, 2)
-        what = readable(f"{type(error).__name__}: {error}")
-        _fail(
-            f"communis failed with {what}; this should not happen, please report it with "
-            f"{_kept_traceback()}",
-            1,
-        )
-
-
-def _kept_traceback() -> str:
-    """The file that holds the traceback of the error at hand, or why there is none."""
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w",
-            prefix="communis-traceback-",
-            suffix=".txt",
-            delete=False,
-            encoding="utf-8",
-            errors="backslashreplace",  # of a name that is not UTF-8
-        ) as file:
-            file.write(traceback.format_exc())
-    except OSError as error:
-        return f"what you did (its traceback could not be written: {error.strerror or error})"
-    return file.name
+        what = f"{type(error).__name__}: {error}"
+        _fail(f"communis {mistake(what, traceback.format_exc())}", 1)
+    finally:
+        start_up.leaving()
 
 
 def _fail(why: str, code: int) -> NoReturn:

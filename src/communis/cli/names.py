@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from communis.cli.console import Json, Stacked, listing, out, say
+from communis.cli.console import Json, Stacked, listing, out, rewrapped, say
 from communis.cli.help import Commands
 from communis.cli.listing import Named, begins
 from communis.core import plugins
@@ -29,7 +29,7 @@ def complete_preset(typed: str) -> list[str]:
 
 
 def complete_table(typed: str) -> list[str]:
-    return begins([where for where, _ in keys.tables(keys.schema())], typed)
+    return begins([where for where, _ in keys.inner_tables(keys.schema())], typed)
 
 
 @methods.command("list")
@@ -62,7 +62,7 @@ def show_method(
             for key, setting in keys.settings(table).items()
         }
         return say({"event": "method", "method": name, "settings": about})
-    out.print(table["description"])
+    out.print(rewrapped(table["description"], out.width), soft_wrap=True)
     out.print()
     out.print(key_table(table, "method"))
 
@@ -145,7 +145,7 @@ def settings(
     Where the default does not show which values are allowed, these are listed too. The keys of
     [method] and [data] depend on their name; `methods show NAME` and `data show NAME` list them.
     """
-    tables = dict(keys.tables(keys.schema()))
+    tables = dict(keys.inner_tables(keys.schema()))
     if table in ("method", "data"):
         plural = {"method": "methods", "data": "data"}[table]
         raise CommunisError(

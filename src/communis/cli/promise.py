@@ -20,7 +20,7 @@ from communis.exchange.privacy.settings import PrivacyConfig
 from communis.results.compare import collect
 from communis.results.finished import Finished
 from communis.results.privacy import as_json
-from communis.results.verdict import verdict as judged
+from communis.results.verdict import privacy_verdict
 from communis.run.plan import Plan
 
 MESSAGE = "message"  # the one field that a planned message has
@@ -99,8 +99,8 @@ def _central(settings: PrivacyConfig, run: Run) -> Planned:
     assert central is not None
     clip = settings.clip
     every_round = [(central.q, central.z)] * run.rounds
-    rdp = accountant.epsilon_of(every_round, settings.delta, "rdp")
-    pld = accountant.epsilon_of(every_round, settings.delta, "pld")
+    rdp = accountant.epsilon_of_rounds(every_round, settings.delta, "rdp")
+    pld = accountant.epsilon_of_rounds(every_round, settings.delta, "pld")
     table = _table(
         ("server", "trusted; adds noise to the sum of a round's messages"),
         ("neighbours", "fleets with one client more or less, with all of its data"),
@@ -221,7 +221,7 @@ def verdict(folders: list[Path], json: bool) -> None:
 
 
 def _judge(run: Finished) -> None:
-    judgement = judged(run)
+    judgement = privacy_verdict(run)
     name = ", ".join(filter(None, [run.method, run.place, f"seed {run.seed}"]))
     out.print(f"{run.path}: {name}", style="bold", soft_wrap=True)
     out.print(f"{judgement.line}\n", soft_wrap=True)

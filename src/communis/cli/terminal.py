@@ -20,12 +20,12 @@ from communis.core.errors import CommunisError, visible
 from communis.core.plugins import nearest
 from communis.core.selection import Select
 from communis.exchange.messages import RoundRecord
-from communis.results.cells import Line, Selected, lines, mark
-from communis.results.compare import LEADING, Row, cells, rows, scored
+from communis.results.compare import LEADING, Row, rows, runs_by_cell, scored
 from communis.results.estimate import Estimate
 from communis.results.finished import Finished
 from communis.results.modalities import alone
 from communis.results.newcomers import Newcomers, newcomers
+from communis.results.over_cells import Line, Selected, lines, mark
 from communis.results.privacy import as_json as promised
 from communis.results.timing import Clocked, timing
 from communis.results.traffic import Sent, traffic
@@ -139,7 +139,8 @@ class Display:
             every = max(1, rounds // 5)
             if record.round % every == 0 or record.round == rounds:
                 seconds = f"{record.seconds:.2f} s/round"
-                out.print(f"{job.label}  round {record.round}/{rounds}  {note}  {seconds}")
+                line_of_round = f"{job.label}  round {record.round}/{rounds}  {note}  {seconds}"
+                out.print(line_of_round, soft_wrap=True)
         for client, reason in record.refused:
             why = f"client {client} refused: {reason}"
             err.print(f"{job.label}, round {record.round}: {why}", style="yellow")
@@ -191,16 +192,16 @@ def results(
     """The comparison of the methods, or for a grid the methods x cells, what they take by the
     device clock, what they send until they reach the targets and whether that is private; unless
     `quiet` with how to read it. targets: see `timing.named`."""
-    found: Sequence[Selected]
+    compared: Sequence[Selected]
     seen = scored(runs)
-    if len(places := cells(seen)) > 1:
-        found = averages = lines(seen, metric, select)
+    if len(places := runs_by_cell(seen)) > 1:
+        compared = averages = lines(seen, metric, select)
         view = _grid(averages, metric, list(places))
     else:
-        found = table = rows(seen, metric, select)
+        compared = table = rows(seen, metric, select)
         view = comparison(table, metric)
     parts: list[RenderableType] = [view]
-    words = f"{scope(runs)} {how_to_read(seen, found, metric, select)}"
+    words = f"{scope(runs)} {how_to_read(seen, compared, metric, select)}"
     if new := newcomers(seen, metric, select):
         parts += _newcomers(new)
         words += f" {about_newcomers(new, metric, select)}"
@@ -240,11 +241,13 @@ def _mean(estimate: Estimate) -> str:
 
 
 def _each(
-    corner: str, columns: Mapping[str, Callable[[Any], str]], found: Sequence[Row | Clocked | Sent]
+    corner: str,
+    columns: Mapping[str, Callable[[Any], str]],
+    compared: Sequence[Row | Clocked | Sent],
 ) -> list[RenderableType]:
     """A small table with a line for every method; none without columns."""
     view = Stacked(corner, *columns, numbers=list(columns))
-    for row in found:
+    for row in compared:
         view.add_row(row.method, *(show(row) for show in columns.values()))
     return ["", view] if columns else []
 
@@ -268,30 +271,30 @@ def _newcomers(found: Newcomers) -> list[RenderableType]:
     return ["", view]
 
 
-def _selections(corner: str, found: Sequence[Selected]) -> Stacked:
+def _selections(corner: str, compared: Sequence[Selected]) -> Stacked:
     """The ways to choose a round side by side, with the verdicts of the one that was used."""
-    ways = choices(found)
+    ways = choices(compared)
     numbers = [CHOICES[way] for way in ways]
-    against = [f"against {found[0].method}, 95 % interval"] if len(found) > 1 else []
+    against = [f"against {compared[0].method}, 95 % interval"] if len(compared) > 1 else []
     view = Stacked(corner, *numbers, *against, numbers=numbers, text=against)
-    for row in found:
-        verdict = [versus(row.difference, row.verdict)] if len(found) > 1 else []
+    for row in compared:
+        verdict = [versus(row.difference, row.verdict)] if len(compared) > 1 else []
         view.add_row(row.method, *(number(row.selected[way]) for way in ways), *verdict)
     return view
 
 
-def _grid(found: Sequence[Line], metric: str, places: Sequence[str]) -> Group:
+def _grid(compared: Sequence[Line], metric: str, places: Sequence[str]) -> Group:
     """Methods x cells."""
     heads = [place.replace(", ", "\n") for place in places]
     numbers = [*heads, "average"]
     view = Stacked("method", *numbers, numbers=numbers)
-    for line in found:
+    for line in compared:
         values = []
         for place in places:
             row = line.cells.get(place)
             values.append(_marked(row.scores[metric], row.verdict) if row else "-")
         view.add_row(line.method, *values, _marked(line.average, line.verdict))
-    return Group(view, "", _selections("average of", found))
+    return Group(view, "", _selections("average of", compared))
 
 
 def _marked(estimate: Estimate, verdict: str) -> str:
@@ -307,24 +310,26 @@ def as_json(
     """The same for programs: rows with their cell, and for a grid the averages over cells; by the
     device clock (`timing`) and until the targets (`traffic`) each cell, then all; what may be
     promised of every run (`privacy`)."""
-    found: dict[str, Any] = {"metric": metric, "select": select, "rows": []}
-    groups = cells(scored(runs))
+    numbers: dict[str, Any] = {"metric": metric, "select": select, "rows": []}
+    groups = runs_by_cell(scored(runs))
     for group in groups.values():
-        found["rows"] += [{"cell": group[0].cell, **asdict(r)} for r in rows(group, metric, select)]
+        numbers["rows"] += [
+            {"cell": group[0].cell, **asdict(r)} for r in rows(group, metric, select)
+        ]
     if len(groups) > 1:
         averages = [asdict(line) for line in lines(runs, metric, select)]
-        found["averages"] = [{k: v for k, v in x.items() if k != "cells"} for x in averages]
-    found |= {"timing": [], "traffic": [], "modalities": [], "newcomers": []}
+        numbers["averages"] = [{k: v for k, v in x.items() if k != "cells"} for x in averages]
+    numbers |= {"timing": [], "traffic": [], "modalities": [], "newcomers": []}
     for part in (*groups.values(), *([scored(runs)] if len(groups) > 1 else [])):
-        about = {"cell": part[0].cell if len(cells(part)) == 1 else None}  # None: over all
+        about = {"cell": part[0].cell if len(runs_by_cell(part)) == 1 else None}  # None: over all
         if times := timing(part, metric, select, targets):
-            found["timing"].append(about | asdict(times))
-        found["traffic"] += [about | asdict(x) for x in traffic(part, metric, select, targets)]
+            numbers["timing"].append(about | asdict(times))
+        numbers["traffic"] += [about | asdict(x) for x in traffic(part, metric, select, targets)]
         if scores := alone(part, metric, select):
-            found["modalities"].append(about | asdict(scores))
+            numbers["modalities"].append(about | asdict(scores))
         if new := newcomers(part, metric, select):
-            found["newcomers"].append(about | asdict(new))
-    return found | {"privacy": [promised(run) for run in scored(runs)]}
+            numbers["newcomers"].append(about | asdict(new))
+    return numbers | {"privacy": [promised(run) for run in scored(runs)]}
 
 
 @contextmanager

@@ -25,7 +25,7 @@ _claimed: dict[Path, None] = {}  # by this process
 
 
 class Claim:
-    """Holds until it is closed or forgotten, or the process ends."""
+    """Holds a folder until it is closed or deleted, or the process ends."""
 
     def __init__(self, folder: Path, shared: bool = False) -> None:
         """Makes the folder if there is none. shared: other processes may have shared claims on
@@ -64,7 +64,7 @@ class Claim:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Waits until no other holder of a shared claim is in its turn."""
+        """Waits until no other holder of a shared claim has its turn."""
         try:
             import fcntl
         except ImportError:

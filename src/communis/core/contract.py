@@ -204,6 +204,14 @@ class Public:
 
 
 @dataclass(frozen=True)
+class Trained:
+    """The result of local training."""
+
+    steps: int
+    loss: float  # mean over all windows of all steps; NaN without steps
+
+
+@dataclass(frozen=True)
 class Client:
     """A client in one round. It never leaves the device. The content of `model` is undefined until
     `adopt` has filled it."""
@@ -223,6 +231,9 @@ class Client:
     # Of a newcomer: what it recorded before it is scored, with targets of zero. It has no training
     # windows.
     unlabelled: Samples | None = None
+    # The result of the local training, if it was done together with that of other clients before
+    # `local` is called: `model` is then trained already.
+    trained: Trained | None = None
 
     def generator(self, name: str) -> np.random.Generator:
         """The client's random stream of this name in this round."""

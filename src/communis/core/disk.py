@@ -32,11 +32,12 @@ _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_
 
 
 class DamagedError(CommunisError):
-    """A file that does not hold what was written into it."""
+    """The content of a file is not what was written into it."""
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """The file holds `data`, or what it held before; after a power cut only if it was synced."""
+    """Replaces the content of a file. Afterwards it holds `data`, or what it held before if this
+    fails; after a power cut `data` only if it was synced."""
     with _named(path), _beside(path) as partial:
         with _created(partial) as file:
             file.write(data)
@@ -44,44 +45,50 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def append(path: Path, text: str) -> None:
-    """Adds all of it to a file, or nothing; after a power cut only if it was synced."""
+    """Appends all of the data to a file, or nothing; after a power cut the data are there only if
+    they were synced."""
     with _named(path):
         before = path.stat().st_size if path.exists() else 0
         try:
             with path.open("ab") as file:
                 file.write(text.encode())
         except BaseException:  # Ctrl-C too: the next text must not follow half of this one
-            with suppress(OSError):
-                os.truncate(path, before)
+            _cut(path, before)
             raise
 
 
 def overwrite(path: Path, data: bytes) -> None:
-    """The file holds `data`, for readers that wait until it is written. Its pages are used again,
-    which takes a fifth of the time of a new file."""
+    """Writes `data` over the content of a file, for readers that wait until it is written. The
+    file's pages are used again, which takes a fifth of the time of a new file."""
     with _named(path), os.fdopen(os.open(path, _FLAGS, 0o666), "r+b") as file:
         file.write(data)
         file.truncate()
 
 
 def write_at(path: Path, data: bytes, place: int) -> None:
-    """The file ends with `data`, which begins at this place: what was there is overwritten or cut
-    off. If that fails, the file ends at this place; after a power cut only what was synced is
-    there."""
+    """Writes `data` at a place of a file and cuts off what follows. A file that ends before this
+    place is refused. If writing fails, the file ends at this place; after a power cut only what was
+    synced is there."""
     with _named(path):
         try:
             with os.fdopen(os.open(path, _FLAGS, 0o666), "r+b") as file:
+                length = os.fstat(file.fileno()).st_size
+                if length < place:  # otherwise zeros would fill the gap
+                    raise DamagedError(
+                        f"{path}: has {length} bytes, but {place} were written into it, so that "
+                        "results would be incomplete; put back a copy, or run it again"
+                    )
                 file.truncate(place)
                 file.seek(place)
                 file.write(data)
         except OSError:
-            with suppress(OSError):
-                os.truncate(path, place)
+            _cut(path, place)
             raise
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """The file holds `data`, or what it held before, also after a power cut."""
+    """Replaces the content of a file and syncs it: it holds `data`, or what it held before, also
+    after a power cut."""
     with _named(path), _beside(path) as partial:
         with _created(partial) as file:
             file.write(data)
@@ -92,7 +99,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """The folder is there with those above it, also after a power cut."""
+    """Creates a folder with its parents and syncs them, so that it is there after a power cut."""
     with _named(path):
         new = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
@@ -113,8 +120,8 @@ def remove(path: Path) -> None:
 
 
 def sync(folder: Path, since: int = 0) -> None:
-    """Everything that was written below the folder is safe from a power cut. since: only files
-    changed after this time in nanoseconds need to be, where they are synced one by one."""
+    """Syncs everything that was written below the folder. since: where files are synced one by one,
+    those that changed before this time in nanoseconds are left out."""
     with _named(folder):
         if _sync_filesystem(folder):
             return
@@ -135,7 +142,7 @@ def regular(path: Path) -> Path:
 
 
 def partial_of(path: Path) -> Path:
-    """Where a file is written before it is put in place."""
+    """Returns the path where a file is written before it is renamed."""
     return path.with_name(path.name + ".partial")
 
 
@@ -173,8 +180,8 @@ def digest_of(data: bytes) -> str:
 
 
 def write_json(path: Path, table: Mapping[str, Any], owner: str = "") -> None:
-    """The file holds the table with a digest, or what it held before, also after a power cut. The
-    digest depends on the owner, so that the file of another owner is not accepted."""
+    """Replaces a file by the table with a digest, safe from a power cut. The digest depends on the
+    owner, so that the file of another owner is not accepted."""
     content = with_digest(table, path.name + owner)
     replace_file(path, json.dumps(content, indent=1).encode())
 
@@ -184,34 +191,34 @@ def read_json(path: Path, owner: str = "", mark: str = "") -> dict[str, Any]:
     table without a digest is accepted only where there is no owner. mark: a key that only versions
     with digests write; a table that has it must have a digest, too."""
     try:
-        found = json.loads(regular(path).read_text("utf-8"))
+        content = json.loads(regular(path).read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         what = readable(f"{type(error).__name__}: {error}")
         raise DamagedError(
             f"{path}: cannot be read ({what}); put back a copy, or run it again"
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise DamagedError(
             f"{path}: not as this version writes it (it holds no table); put back a copy, or run "
             "it again"
         )
     try:
-        required = bool(owner) or bool(mark and mark in found)
-        return without_digest(found, path.name + owner, required)
+        required = bool(owner) or bool(mark and mark in content)
+        return without_digest(content, path.name + owner, required)
     except DamagedError as error:
         raise DamagedError(f"{path}: {error}; put back a copy, or run it again") from None
 
 
 def with_digest(table: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The table with a digest of its content. name: of the file, so that no other file's content
-    passes for its own."""
+    """Returns the table with a digest of its content. name: of the file, so that the content of no
+    other file is accepted."""
     plain = json.loads(json.dumps(table))  # as it will be read
     return {**plain, DIGEST_KEY: _digest_of(plain, name)}
 
 
 def without_digest(table: Mapping[str, Any], name: str, required: bool = False) -> dict[str, Any]:
-    """The content of such a table; refused if it is another one. Older versions wrote tables
-    without digests; required: this table is not of such a version."""
+    """Returns the table without its digest; refuses one whose content is another. Older versions
+    wrote tables without digests; required: this table is not of such a version."""
     digests = {key: value for key, value in table.items() if _is_digest(key, value)}
     content = {key: value for key, value in table.items() if key not in digests}
     if digests and digests != {DIGEST_KEY: _digest_of(content, name)}:
@@ -227,7 +234,8 @@ def without_digest(table: Mapping[str, Any], name: str, required: bool = False) 
 
 
 def _is_digest(key: str, value: Any) -> bool:
-    """By its name or its value: either may be damaged."""
+    """Returns whether a key is that of the digest, by its name or its value: either may be
+    damaged."""
     return key == DIGEST_KEY or (isinstance(value, str) and value.startswith(DIGEST_MARK))
 
 
@@ -236,9 +244,20 @@ def _digest_of(table: Mapping[str, Any], name: str) -> str:
     return DIGEST_MARK + blake2b(text.encode(), digest_size=DIGEST).hexdigest()
 
 
+def _cut(path: Path, length: int) -> None:
+    """Removes what follows these bytes of a file, if that is possible. A link is not followed."""
+    with suppress(OSError):
+        handle = os.open(path, _FLAGS & ~os.O_CREAT)
+        try:
+            os.ftruncate(handle, length)
+        finally:
+            os.close(handle)
+
+
 @contextmanager
 def _beside(path: Path) -> Iterator[Path]:
-    """Where a file is written first. Nothing stays there if that fails: the disk may be full."""
+    """Yields the path where a file is written first. If writing fails, for instance because the
+    disk is full, the file there is removed."""
     if path.exists():
         regular(path)  # /dev/null would not be written but replaced
     partial = partial_of(path)
@@ -252,8 +271,8 @@ def _beside(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _created(path: Path) -> Iterator[BinaryIO]:
-    """Opens a new file for writing. Whatever has its name is removed first: a link there, in a
-    folder from elsewhere, would lead the writing to a file outside of it."""
+    """Opens a new file for writing. Whatever has its name is removed first: a link in a folder from
+    elsewhere could lead to a file outside of it."""
     path.unlink(missing_ok=True)
     with path.open("xb") as file:
         yield file
@@ -261,7 +280,7 @@ def _created(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """What the system refuses is said of the file."""
+    """Names the file in errors of the system."""
     try:
         yield
     except OSError as error:
@@ -271,7 +290,7 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def _mend(number: int | None) -> str:
-    """What to do about an error of the system."""
+    """Returns what the user can do about an error of the system."""
     if number in (errno.ENOSPC, errno.EDQUOT):
         return "free some space, then go on with the same command"
     if number in (errno.EROFS, errno.EACCES, errno.EPERM):
@@ -285,7 +304,7 @@ def _mend(number: int | None) -> str:
 
 
 def _sync_entry(path: Path) -> None:
-    """A file's content, or which files a folder holds."""
+    """Syncs the content of a file, or the entries of a folder."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except PermissionError:
@@ -299,8 +318,8 @@ def _sync_entry(path: Path) -> None:
 
 
 def _sync_filesystem(folder: Path) -> bool:
-    """Syncs the folder's file system in one call, where there is one: a round may have written
-    hundreds of files. Whether it did."""
+    """Syncs the folder's file system in one call, because a round may have written hundreds of
+    files. Returns whether it did: not every system has such a call."""
     call = _syncfs()
     if call is None:
         return False
@@ -319,7 +338,7 @@ def _sync_filesystem(folder: Path) -> bool:
 
 @cache
 def _syncfs() -> Any:
-    """Linux's system call, or None."""
+    """Returns Linux's system call, or None."""
     if sys.platform != "linux":
         return None
     return getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)

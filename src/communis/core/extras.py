@@ -44,13 +44,13 @@ EXTRAS = {
 def require(extra: str) -> ModuleType:
     """Returns the module of an extra. If it is missing, the error names the command that installs
     it."""
-    found = EXTRAS[extra]
-    if not found.installed:
+    about = EXTRAS[extra]
+    if not about.installed:
         raise CommunisError(
-            f"{found.purpose} needs the package {found.module}, which is not installed: "
+            f"{about.purpose} needs the package {about.module}, which is not installed: "
             f"{command(extra)}"
         )
-    return importlib.import_module(found.module)
+    return importlib.import_module(about.module)
 
 
 def command(extra: str) -> str:

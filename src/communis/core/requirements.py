@@ -85,13 +85,14 @@ def held_modalities(fleet: FleetView, part: str) -> None:
 
 def one_size(sizes: Iterable[int], method: str) -> int:
     """Returns the size of the features, which must be the same for all encoders."""
-    found = sorted(set(sizes))
-    if len(found) != 1:
+    different = sorted(set(sizes))
+    if len(different) != 1:
         raise CommunisError(
-            f"{method} needs features of one size from all encoders, got {found}: give all clients "
-            f"one model in [fleet] models, or choose a method for mixed ones ({mixed()})"
+            f"{method} needs features of one size from all encoders, got {different}: give all "
+            "clients one model in [fleet] models, or choose a method for mixed ones "
+            f"({mixed()})"
         )
-    return found[0]
+    return different[0]
 
 
 def one_embedding(fleet: FleetView, method: str) -> int:

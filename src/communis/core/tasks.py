@@ -43,10 +43,10 @@ class Classification:
         return F.cross_entropy(prediction, self.labels(target))
 
     def scores(self, prediction: Tensor, target: Tensor) -> Sequence[Score]:
-        found = self._scores(prediction, target)
+        given = self._scores(prediction, target)
         if scores.probable(prediction):
-            return found
-        return [replace(score, value=math.nan) for score in found]
+            return given
+        return [replace(score, value=math.nan) for score in given]
 
     def _scores(self, prediction: Tensor, target: Tensor) -> Sequence[Score]:
         actual, n = self.labels(target), len(target)

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Within, Ctrl-C is noted; it takes effect afterwards. What is done within must be short. In
-    other threads than the main one, Ctrl-C has no effect anyway."""
+    """Delays Ctrl-C until the end of the block, which must be short. In threads other than the main
+    one, Ctrl-C has no effect anyway."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -35,13 +35,13 @@ from communis.fleet.external_files import external_files
 from communis.fleet.fleet import AnyMethod, Fleet, Splits
 from communis.fleet.public import public_client
 from communis.fleet.window_format import WindowFormat
-from communis.models.flops import Cost, Meter, forward_flops
+from communis.models.flops import Meter, StepFlops, forward_flops
 from communis.models.network import initialise
 from communis.models.own import Own
 from communis.models.zoo import Architecture, description
 
 _Shapes = tuple[tuple[Modality, tuple[int, ...]], ...]
-CACHE_BYTES = 32 << 20  # materialised windows kept per process
+CACHE_BYTES = 32 << 20  # materialised windows kept per process, on a CPU
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class FleetClients:
         self._kit_like: dict[tuple[Any, ...], _Kit] = {}  # by model, suite and detail
         self._cache: OrderedDict[int, Splits] = OrderedDict()  # least recently used first
         self._cached_bytes = 0
-        self._costs: dict[Model, Cost] = {}
+        self._costs: dict[Model, StepFlops] = {}
 
     def __reduce__(self) -> tuple[type[FleetClients], tuple[Fleet, AnyMethod, str]]:
         """Pickles without models: a process with its own memory builds them again."""
@@ -194,10 +194,10 @@ class FleetClients:
         equal: time is counted in forward passes of the model with all sensors."""
         if self.clock is None:
             return TrainingCost(1.0, 2.0 / self._kit(card.id, whole=True).groups)
-        cost = self._cost(card) if self.fleet.clock.mode == "exact" else Cost(0.0, 0.0)
+        cost = self._cost(card) if self.fleet.clock.mode == "exact" else StepFlops(0.0, 0.0)
         return self.clock.pace(card.device, cost, self._kit(card.id).groups, card.model)
 
-    def _cost(self, card: Card) -> Cost:
+    def _cost(self, card: Card) -> StepFlops:
         """Returns the FLOPs per window of training all parameters of the client."""
         model = self._kit(card.id).model
         if model not in self._costs:
@@ -353,11 +353,22 @@ class FleetClients:
             train, val, test = (samples.to(self.device) for samples in splits)
             self._cache[id] = train, val, test
             self._cached_bytes += sum(samples.nbytes for samples in self._cache[id])
-            while len(self._cache) > 1 and self._cached_bytes > CACHE_BYTES:
+            while len(self._cache) > 1 and self._cached_bytes > self._room:
                 _, oldest = self._cache.popitem(last=False)
                 self._cached_bytes -= sum(samples.nbytes for samples in oldest)
         self._cache.move_to_end(id)
         return self._cache[id]
+
+    @cached_property
+    def _room(self) -> int:
+        """Bytes of windows that are kept. On an accelerator these are half of its free memory, so
+        that windows move there once and not in every round."""
+        if self.device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(self.device)
+            return max(CACHE_BYTES, free // 2)
+        if self.device.type == "mps":
+            return max(CACHE_BYTES, torch.mps.recommended_max_memory() // 2)
+        return CACHE_BYTES
 
     @cached_property
     def _no_windows(self) -> dict[Modality, torch.Tensor]:

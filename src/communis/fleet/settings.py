@@ -251,8 +251,11 @@ class FleetConfig:
         return name if kind == ZOO[name] else kind
 
     def _architecture(self, name: str) -> Architecture:
-        changes: dict[str, Any] = {"weights": self.weights} if ZOO[name].pretrained else {}
-        changes |= {"embedding": self.embedding} if self.embedding else {}
+        changes: dict[str, Any] = {}
+        if ZOO[name].pretrained:
+            changes["weights"] = self.weights
+        if self.embedding:
+            changes["embedding"] = self.embedding
         return architecture(name, **changes).tuned(changed(self.sglt, Sglt()))
 
     def _cast(

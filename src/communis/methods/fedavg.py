@@ -126,6 +126,10 @@ class FedAvg(Averaging, Method[Server, State, Down, Up]):
     def needs(self) -> Needs:
         return Needs(all_branches=self.whole, same_model=self.by_model)
 
+    @property
+    def plain_training(self) -> bool:
+        return type(self).local is FedAvg.local  # methods that derive from FedAvg train otherwise
+
     def equip(self, model: Model, task: Task) -> None:
         model.zero_fill = self.mask_mode == "input_zero"
 

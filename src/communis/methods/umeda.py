@@ -42,7 +42,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -77,6 +77,11 @@ from communis.methods.parts.sharing import is_statistic
 @dataclass(frozen=True)
 class Server(OperatorState):
     w: State = field(default_factory=State)  # theta_\M
+
+    def with_operators(self, state: OperatorState) -> Server:
+        """Returns this state with the operators of another one."""
+        operators = {f.name: getattr(state, f.name) for f in fields(OperatorState)}
+        return replace(self, **operators)
 
 
 @dataclass(frozen=True)
@@ -176,7 +181,7 @@ class Umeda(Averaging, Method[Server, Private, Down, Up]):
         w = State({p: t for p, t in self.initial(fleet).items() if p not in theta})
         seed = fleet.streams.number("diffusion")
         operators = self._diffgno(fleet.noised).start(theta, seed, fleet.noised)
-        return Server(**vars(operators), w=w)
+        return Server(w=w).with_operators(operators)
 
     def start_client(self, client: Client) -> Private:
         return Private(self.keep(client), State())
@@ -225,9 +230,9 @@ class Umeda(Averaging, Method[Server, Private, Down, Up]):
         diffgno = self._diffgno(server.noised)
         if self.upload == "latent":
             cores = [ops.unnamed(operator) for _, operator in sent]
-            return replace(server, **vars(diffgno.aggregate_cores(server, cores, n)))
+            return server.with_operators(diffgno.aggregate_cores(server, cores, n))
         changes = [State(operator) - server.theta for _, operator in sent]
-        return replace(server, **vars(diffgno.aggregate(server, changes, n)))  # lines 10 to 12
+        return server.with_operators(diffgno.aggregate(server, changes, n))  # lines 10 to 12
 
     def common(self, server: Server) -> State:
         return server.w | server.theta

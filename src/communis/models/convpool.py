@@ -11,6 +11,9 @@ differentiated again.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -22,6 +25,7 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from communis.models.kernels import library
 
 NARROW = 16  # with fewer input channels, one product on unfolded rows is faster than one per tap
+_composed = ContextVar("composed", default=False)
 _gate = torch.ops.aten.threshold_backward  # gradient where the second argument is positive, else 0
 
 
@@ -43,8 +47,12 @@ class ConvPool(nn.Module):
         nn.init.uniform_(self.bias, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.compiler.is_compiling():
-            return self.plain(x)
+        if x.ndim != 3 or x.shape[2] != self.weight.shape[1]:  # C would read past its end
+            raise ValueError(
+                f"expected windows (B, T, {self.weight.shape[1]}), got the shape {tuple(x.shape)}"
+            )
+        if _composed.get() or torch.compiler.is_compiling():
+            return _reference(x, self.weight, self.bias)
         kernel = library.chosen()
         out: Tensor
         if kernel is not None and _suits_kernel(x, self.weight, self.bias):
@@ -53,21 +61,32 @@ class ConvPool(nn.Module):
             out = _ConvPool.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return out
 
-    def plain(self, x: Tensor) -> Tensor:
-        """Returns the same by torch's own layers, which every exporter knows."""
-        kernel = self.weight.shape[0]
-        y = F.conv1d(
-            x.transpose(1, 2), self.weight.permute(2, 1, 0), self.bias, padding=kernel // 2
-        )
-        return F.relu(F.max_pool1d(y, 2)).transpose(1, 2)
+
+@contextmanager
+def composed() -> Iterator[None]:
+    """Within this context, the function is composed of torch's own operations, which torch.func can
+    transform. It is slower on a CPU."""
+    token = _composed.set(True)
+    try:
+        yield
+    finally:
+        _composed.reset(token)
+
+
+def _reference(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    y = F.conv1d(x.transpose(1, 2), weight.permute(2, 1, 0), bias, padding=len(weight) // 2)
+    return F.relu(F.max_pool1d(y, 2)).transpose(1, 2)
 
 
 def _suits_kernel(*tensors: Tensor) -> bool:
     """Whether these are non-empty tensors in single precision on a CPU, and nobody watches the
-    operations of torch, as the counter of FLOPs does: it would not see the kernel's."""
+    operations of torch, as the counter of FLOPs does: it would not see the kernel's. Tensors that
+    torch negates lazily do not hold their values in memory."""
     if is_in_torch_dispatch_mode():
         return False
-    return all(t.is_cpu and t.dtype == torch.float32 and t.numel() > 0 for t in tensors)
+    return all(
+        t.is_cpu and t.dtype == torch.float32 and t.numel() > 0 and not t.is_neg() for t in tensors
+    )
 
 
 class _InC(torch.autograd.Function):
@@ -86,7 +105,7 @@ class _InC(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, choice = ctx.saved_tensors
         wanted = ctx.needs_input_grad[:2]
-        return *ctx.kernel.backward(x, weight, choice, gradient, wanted), None
+        return *ctx.kernel.backward(x, weight, choice, gradient.resolve_neg(), wanted), None
 
 
 class _ConvPool(torch.autograd.Function):
@@ -107,7 +126,7 @@ class _ConvPool(torch.autograd.Function):
             torch.mm(long[:valid], weight[0], out=y[:valid])
             for j in range(1, kernel):
                 y[:valid].addmm_(long[j : j + valid], weight[j])
-        y = y.view(batch, -1, width)
+        y = y.view(batch, steps + kernel - 1, width)
         half = steps // 2
         out = torch.maximum(y[:, 0 : 2 * half : 2], y[:, 1 : 2 * half : 2]).add_(bias).relu_()
         ctx.save_for_backward(taps, weight, y, out)

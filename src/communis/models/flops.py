@@ -74,7 +74,7 @@ _ELEMENTWISE: Mapping[Any, Callable[..., int]] = {
 
 
 @dataclass(frozen=True)
-class Cost:
+class StepFlops:
     """FLOPs per window of a training step."""
 
     forward: float
@@ -85,13 +85,13 @@ class Meter:
     """Counts the cost of a training step of a model once, and keeps it."""
 
     def __init__(self) -> None:
-        self._known: WeakKeyDictionary[Model, dict[Hashable, Cost]] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[Model, dict[Hashable, StepFlops]] = WeakKeyDictionary()
 
     def per_window(
         self, model: Model, loss: Loss, samples: Samples, key: Hashable, without: Modality = ""
-    ) -> Cost:
-        """Of windows with all sensors, or all but `without`. The model trains what requires
-        gradients now; `key` stands for that and for the loss."""
+    ) -> StepFlops:
+        """Returns the FLOPs per window of a training step, with all sensors or all but `without`.
+        Parameters that require gradients now are trained; `key` identifies them and the loss."""
         known = self._known.setdefault(model, {})
         if (key, without) not in known:
             known[key, without] = _counted(model, loss, samples, without)
@@ -106,10 +106,10 @@ class Meter:
         passes: float,
         owned: Collection[Modality] | None = None,
     ) -> tuple[float, float]:
-        """FLOPs, forward and backward, of so many passes over the samples. A window without one of
-        the sensors that a client owns (if not said, all) saves what its branch costs; savings of
-        several add up. A branch for a sensor that it does not own is paid for as if it had one:
-        that is what padding with zeros costs."""
+        """Returns the forward and backward FLOPs of `passes` passes over the samples. A window that
+        lacks one of the client's sensors (`owned`; by default all) saves the cost of its branch;
+        savings of several sensors add up. The branch of a sensor that the client does not own is
+        counted, because padding with zeros costs as much."""
         if not passes or not len(samples):
             return 0.0, 0.0
         full = self.per_window(model, loss, samples, key)
@@ -125,8 +125,8 @@ class Meter:
 def forward_flops(
     model: Model, shapes: Mapping[Modality, Sequence[int]], elementwise: bool = False
 ) -> float:
-    """Of one window with all sensors, in evaluation; `shapes` of the windows, channels first.
-    elementwise: with normalisation, activations and pooling, which else count nothing."""
+    """Returns the FLOPs of one window with all sensors in evaluation. shapes: of the windows,
+    channels first. elementwise: also counts normalisation, activations and pooling."""
     device = next(model.parameters()).device
     inputs = {m: torch.zeros(WINDOWS, *shape, device=device) for m, shape in shapes.items()}
     target = torch.zeros(WINDOWS, dtype=torch.long, device=device)
@@ -169,7 +169,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-def _counted(model: Model, loss: Loss, samples: Samples, without: Modality) -> Cost:
+def _counted(model: Model, loss: Loss, samples: Samples, without: Modality) -> StepFlops:
     batch = _with_all(_first_windows(samples), without)
     trained = [p for p in model.parameters() if p.requires_grad]
     with _untouched(model), torch.enable_grad(), _Counter() as counter:
@@ -178,7 +178,7 @@ def _counted(model: Model, loss: Loss, samples: Samples, without: Modality) -> C
         forward = counter.flops
         if trained and value.requires_grad:
             torch.autograd.grad(value, trained, allow_unused=True)
-    return Cost(forward / len(batch), (counter.flops - forward) / len(batch))
+    return StepFlops(forward / len(batch), (counter.flops - forward) / len(batch))
 
 
 def _first_windows(samples: Samples) -> Batch:

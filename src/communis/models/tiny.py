@@ -124,15 +124,15 @@ def load(weights: str) -> dict[str, Tensor]:
     except (SafetensorError, OSError, ValueError, AttributeError) as error:
         raise CommunisError(f"weights: {path} is not readable ({error}); {HELP}") from None
     if shape != SHAPE:
-        found = f"a backbone of {shape}" if shape else "something else than a pretrained backbone"
-        raise CommunisError(f"weights: {path} holds {found}, expected one of {SHAPE}; {HELP}")
+        content = f"a backbone of {shape}" if shape else "something else than a pretrained backbone"
+        raise CommunisError(f"weights: {path} holds {content}, expected one of {SHAPE}; {HELP}")
     with torch.device("meta"):
         expected = {name: tensor.shape for name, tensor in Backbone().state_dict().items()}
     if (held := {name: tensor.shape for name, tensor in tensors.items()}) != expected:
         wrong = min(name for name, _ in held.items() ^ expected.items())
-        found = f"as {tuple(held[wrong])}" if wrong in held else "not"
+        content = f"as {tuple(held[wrong])}" if wrong in held else "not"
         needed = f"as {tuple(expected[wrong])}" if wrong in expected else "not there"
-        raise CommunisError(f"weights: {path} has {wrong} {found}, expected {needed}; {HELP}")
+        raise CommunisError(f"weights: {path} has {wrong} {content}, expected {needed}; {HELP}")
     if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
         raise CommunisError(f"weights: {path} holds NaN or Inf; {HELP}")
     return tensors

@@ -66,7 +66,7 @@ class Series(Tokens):
         super().__init__(-(-steps // PATCH), channels * PATCH, 1, width)
 
     def cut(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        patches = whole(x, 2, PATCH).reshape(*x.shape[:2], -1, PATCH)
+        patches = padded(x, 2, PATCH).reshape(*x.shape[:2], -1, PATCH)
         return patches.transpose(1, 2).flatten(2), centres(x.shape[2], PATCH, x)[:, None]
 
 
@@ -82,7 +82,7 @@ class Csi(Tokens):
     def cut(self, x: Tensor) -> tuple[Tensor, Tensor]:
         batch, antennas, subcarriers, packets = x.shape
         size = group(subcarriers)
-        bands = whole(x, 2, size).reshape(batch, -1, size, packets).mean(2)
+        bands = padded(x, 2, size).reshape(batch, -1, size, packets).mean(2)
         mean = F.adaptive_avg_pool1d(bands, STRETCHES)
         square = F.adaptive_avg_pool1d(bands.square(), STRETCHES)
         # The constant bounds the gradient of the root, which is infinite at zero.
@@ -101,7 +101,7 @@ class Image(Tokens):
 
     def cut(self, x: Tensor) -> tuple[Tensor, Tensor]:
         rows, columns = (centres(length, PATCH, x) for length in x.shape[2:])
-        x = whole(whole(x, 2, PATCH), 3, PATCH)
+        x = padded(padded(x, 2, PATCH), 3, PATCH)
         patches = x.reshape(*x.shape[:2], len(rows), PATCH, len(columns), PATCH)
         values = patches.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
         return values, torch.cartesian_prod(rows, columns)
@@ -154,7 +154,7 @@ def group(subcarriers: int) -> int:
     return GROUP if subcarriers >= FEW else 1
 
 
-def whole(x: Tensor, axis: int, size: int) -> Tensor:
+def padded(x: Tensor, axis: int, size: int) -> Tensor:
     """Repeats the last value of an axis up to a multiple of `size`."""
     more = -x.shape[axis] % size
     return torch.cat([x, *[x.narrow(axis, -1, 1)] * more], axis) if more else x

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any, get_args
@@ -51,13 +51,13 @@ class Rounds:
 
 
 @dataclass(frozen=True)
-class Spent:
+class ClientSpending:
     """What one client has spent by noising its own messages."""
 
     client: int
     mu: float  # of all its rounds together
     epsilon: float
-    course: Mapping[int, float]  # mu up to and with each of its rounds
+    mu_by_round: Mapping[int, float]  # mu up to and with each of its rounds
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,9 @@ class PrivacyAccount:
     def rounds(self) -> Rounds:
         records = self.run.records
         by_client = Counter(client for record in records for client in record.cohort)
-        absent = max(0, self.account["clients"] - len(by_client))
-        counts = [*by_client.values(), *[0] * absent] or [0]
+        counts = list(by_client.values())
+        counts += [0] * (self.account["clients"] - len(by_client))  # clients that never took part
+        counts = counts or [0]
         return Rounds(self.run.planned, len(records), max(counts), float(median(counts)))
 
     @cached_property
@@ -102,25 +103,27 @@ class PrivacyAccount:
         return {int(row[0]): (row[1], row[2]) for row in wide.dropna().itertuples(name=None)}
 
     @cached_property
-    def clients(self) -> list[Spent]:
+    def clients(self) -> list[ClientSpending]:
         """The clients that sent something, of the modes local and paper."""
         spent = []
         for _, rows in self._mus.groupby("client"):
             totals = (rows["value"] ** 2).cumsum() ** 0.5
-            course = dict(zip(rows["round"], totals, strict=True))
-            total = float(course[max(course)])
+            mu_by_round = dict(zip(rows["round"], totals, strict=True))
+            total = float(mu_by_round[max(mu_by_round)])
             client = int(rows["client"].iloc[0])
-            spent.append(Spent(client, total, epsilon_of(total, self.delta), course))
+            spent.append(
+                ClientSpending(client, total, gaussian.epsilon_of(total, self.delta), mu_by_round)
+            )
         return spent
 
     def epsilon(self, until: float = math.inf) -> float:
         """The epsilon of the client that has spent most by the end of that round."""
         if self.mode == "central":
             rounds = [pair for round, pair in self.released.items() if round <= until]
-            return accountant.epsilon_of(rounds, self.delta, self.settings["accountant"])
+            return accountant.epsilon_of_rounds(rounds, self.delta, self.settings["accountant"])
         mus = self._mus[self._mus["round"] <= until]
         squares = (mus["value"] ** 2).groupby(mus["client"]).sum()
-        return epsilon_of(math.sqrt(squares.max()), self.delta) if len(squares) else 0.0
+        return gaussian.epsilon_of(math.sqrt(squares.max()), self.delta) if len(squares) else 0.0
 
     @cached_property
     def missing(self) -> list[int]:
@@ -158,7 +161,8 @@ class PrivacyAccount:
         limit = gaussian.mu_of(self.settings["epsilon"], self.delta) ** 2
         limit *= 1 + 1e-8  # runs of older versions spent up to the limit itself, to rounding
         return sum(
-            max(client.course) < then and client.mu**2 + cost > limit for client in self.clients
+            max(client.mu_by_round) < then and client.mu**2 + cost > limit
+            for client in self.clients
         )
 
     @cached_property
@@ -222,10 +226,3 @@ def _check(path: Path, account: PrivacyAccount) -> None:
     least = (account.settings["epsilon"], account.settings["noise"], account.account["clients"])
     if min(least) < 0 or account.account["clients"] > MOST_CLIENTS:
         raise CommunisError(f"{path}: epsilon, noise and clients are {least}, as no run has them")
-
-
-@lru_cache(maxsize=4096)
-def epsilon_of(mu: float, delta: float) -> float:
-    """The epsilon of a Gaussian mechanism. Kept, as clients that took part equally often have the
-    same mu."""
-    return gaussian.epsilon_of(mu, delta)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from communis.core.selection import Select
 from communis.fleet.attack import SCALES
-from communis.results.compare import cells, estimate, grouped
+from communis.results.compare import estimate, runs_by_cell, runs_by_method
 from communis.results.curves import recorded
 from communis.results.estimate import Estimate
 from communis.results.finished import Finished
@@ -106,8 +106,8 @@ def distance(run: Finished) -> float:
 def attacked(runs: Sequence[Finished]) -> dict[tuple[str, str], list[Finished]]:
     """The runs with attackers, by method and cell."""
     groups = {}
-    for place, inside in cells([run for run in runs if run.attackers]).items():
-        for name, group in grouped(inside).items():
+    for place, inside in runs_by_cell([run for run in runs if run.attackers]).items():
+        for name, group in runs_by_method(inside).items():
             groups[name, place] = group
     return groups
 

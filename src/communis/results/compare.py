@@ -19,7 +19,7 @@ from communis.core.errors import CommunisError
 from communis.core.metrics import better
 from communis.core.selection import SELECTS, Select
 from communis.exchange.messages import RoundRecord
-from communis.results.estimate import Estimate, ranked, verdict
+from communis.results.estimate import Estimate, ranked, significance
 from communis.results.finished import Finished, read
 from communis.run.folder import RECORDS, RunFolder
 
@@ -86,8 +86,8 @@ def _labelled(runs: Sequence[Finished]) -> list[Finished]:
     """The runs with labels. Where runs of one method differ within a cell, the label has the
     settings in which they differ, or the name of a folder if these are too long."""
     labels = {}
-    for method, group in grouped(runs).items():
-        differing = {key for inside in cells(group).values() for key in _differing(inside)}
+    for method, group in runs_by_method(runs).items():
+        differing = {key for inside in runs_by_cell(group).values() for key in _differing(inside)}
         names: dict[str, str] = {}  # by the settings that differ
         for run in group:
             settings = [
@@ -146,13 +146,13 @@ def _differing(runs: Sequence[Finished]) -> set[str]:
     return {key for key, several in values.items() if len(several) > 1}
 
 
-def grouped(runs: Sequence[Finished]) -> dict[str, list[Finished]]:
+def runs_by_method(runs: Sequence[Finished]) -> dict[str, list[Finished]]:
     """The runs of every method."""
     names = dict.fromkeys(run.method for run in runs)
     return {name: [run for run in runs if run.method == name] for name in names}
 
 
-def cells(runs: Sequence[Finished]) -> dict[str, list[Finished]]:
+def runs_by_cell(runs: Sequence[Finished]) -> dict[str, list[Finished]]:
     """The runs of every cell of a grid, by the name of the cell, in the order of the experiment's
     file. Without a grid there is one cell, whose name is empty."""
     places = dict.fromkeys(run.place for run in sorted(runs, key=lambda run: run.position))
@@ -202,10 +202,10 @@ def rows(runs: Sequence[Finished], metric: str, select: Select = "last") -> list
     """One row per method that was evaluated, the best first. The runs must be of one cell. The
     metric chooses the round that counts for all other scores too."""
     runs = scored(runs)
-    if len(cells(runs)) > 1:
-        raise CommunisError(f"compare each cell by itself: {'; '.join(cells(runs))}")
+    if len(runs_by_cell(runs)) > 1:
+        raise CommunisError(f"compare each cell by itself: {'; '.join(runs_by_cell(runs))}")
     refuse_unknown(runs, metric)
-    groups = grouped(runs)
+    groups = runs_by_method(runs)
     order, _ = ranking(runs, metric, select)
     shown = in_order(runs, metric)
     return [_row(groups[name], groups[order[0]], shown, metric, select) for name in order]
@@ -233,8 +233,10 @@ def ranking(
     have, so that no method is judged by easier seeds. If that leaves a single seed, the methods
     with most seeds decide, and the others come after them. Where no seed is shared, each method
     counts with its own."""
-    places = cells(runs)
-    scores = {name: by_seed(group, metric, select, places) for name, group in grouped(runs).items()}
+    places = runs_by_cell(runs)
+    scores = {
+        name: by_seed(group, metric, select, places) for name, group in runs_by_method(runs).items()
+    }
     means = {name: Estimate.of(own.values()) for name, own in scores.items()}
     finite = [name for name, mean in means.items() if math.isfinite(mean.mean)]
     shared = _common([scores[name] for name in finite])
@@ -317,7 +319,7 @@ def judge(
     theirs = {run.place: run for run in best}
     if not all(comparable(run, theirs.get(run.place, run)) for run in group):
         return "other data, fleet or run: not comparable"
-    return verdict(difference, metric)
+    return significance(difference, metric)
 
 
 def by_seed(

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from communis.exchange.messages import RoundRecord
-from communis.results.compare import grouped
+from communis.results.compare import runs_by_method
 from communis.results.finished import Finished
 from communis.results.selection import Scores
 
@@ -63,7 +63,7 @@ def scores_by_round(runs: Sequence[Finished], metric: str) -> Bands:
     """The mean test score of every method in its evaluated rounds."""
     return {
         name: Band.of([float(r.round) for r in group[0].evaluated], _scores(group, metric))
-        for name, group in grouped(runs).items()
+        for name, group in runs_by_method(runs).items()
     }
 
 
@@ -71,7 +71,7 @@ def scores_by_megabytes(runs: Sequence[Finished], metric: str) -> Bands:
     """The mean test score of every method against the payload that the fleet of the first seed had
     sent and received by then."""
     bands = {}
-    for name, group in grouped(runs).items():
+    for name, group in runs_by_method(runs).items():
         records = group[0].records
         totals = accumulate(record.bytes_up + record.bytes_down for record in records)
         rounds = [record.round for record in records]
@@ -88,14 +88,15 @@ def losses(runs: Sequence[Finished]) -> Bands:
             [float(record.round) for record in group[0].records],
             [_values(run.records, lambda record: record.loss) for run in group],
         )
-        for name, group in grouped(runs).items()
+        for name, group in runs_by_method(runs).items()
     }
 
 
 def distances(runs: Sequence[Finished], field: str) -> Bands:
     """A distance of the records by method; methods of which no run has it are left out."""
     series = {
-        name: [recorded(run, field) for run in group] for name, group in grouped(runs).items()
+        name: [recorded(run, field) for run in group]
+        for name, group in runs_by_method(runs).items()
     }
     return by_round({name: by_seed for name, by_seed in series.items() if any(map(len, by_seed))})
 

@@ -55,7 +55,7 @@ def ranked(means: Mapping[str, Estimate], metric: str) -> list[str]:
     return order + [name for name in means if name not in finite]
 
 
-def verdict(difference: Estimate, metric: str) -> str:
+def significance(difference: Estimate, metric: str) -> str:
     """The verdict that the paired differences to the best method allow."""
     if difference.diverged:
         return "diverged"

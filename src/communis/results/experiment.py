@@ -11,10 +11,10 @@ import pandas as pd
 
 from communis.core.errors import CommunisError
 from communis.core.selection import SELECTS, Select
-from communis.results.cells import Line
 from communis.results.compare import Row, collect, refuse_unknown, scored
 from communis.results.finished import Finished
 from communis.results.frames import curves, fleet, protection, scores, spending, training
+from communis.results.over_cells import Line
 from communis.results.timing import named
 from communis.results.wording.scores import default_metric, default_select
 

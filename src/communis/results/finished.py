@@ -32,7 +32,7 @@ from communis.run.folder import RunFolder
 LONGEST_NAME = 60  # characters of a client's name
 # Settings that change no number of a run, or that runs to be averaged over may differ in.
 _FREE = ("name", "variant", "seed", "metric", "select", "target", "run.workers", "run.start_method",
-         "run.backend",
+         "run.backend", "run.together",
          "run.checkpoint_every", "run.device", "run.eval_whole", "run.pairs",
          "run.pairs_in")  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Who hears whom: the graphs that runs were on, and what their edges carried."""
+"""The communication graphs of runs, and the bytes on their edges."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from communis.core.arrays import Array
 from communis.core.contract import SERVER
 from communis.core.errors import CommunisError
 from communis.exchange.topology import NEIGHBOURS
-from communis.results.compare import grouped
+from communis.results.compare import runs_by_method
 from communis.results.finished import Finished
 
 
 def topology(run: Finished) -> Mapping[str, Any]:
-    """The graph as it was written down; empty for a star and in old folders."""
+    """Returns the graph in the run's folder; empty for a star and in old folders."""
     graph: Mapping[str, Any] = run.fleet.get("topology", {})
     if graph.get("kind", "star") in ("star", "apart"):
         return {}
@@ -49,7 +49,7 @@ class Facts:
 
 
 def facts(group: Sequence[Finished]) -> Facts:
-    """The graph of runs that are all on the same one."""
+    """Returns the graph of runs that share one, in numbers."""
     about = topology(group[0])
     clients = len(group[0].clients)
     neighbours = degrees(about["edges"], clients)
@@ -63,12 +63,14 @@ def facts(group: Sequence[Finished]) -> Facts:
         changes=bool(about.get("changes")),
         loss=float(about.get("loss", 0)),
         link=str(about.get("link", "")),
-        bytes_per_round={method: per_round(runs[0]) for method, runs in grouped(group).items()},
+        bytes_per_round={
+            method: per_round(runs[0]) for method, runs in runs_by_method(group).items()
+        },
     )
 
 
 def alike(runs: Sequence[Finished]) -> list[list[Finished]]:
-    """The runs on every graph, those with most attackers first."""
+    """Returns the runs by graph; within each group, those with most attackers come first."""
     by_graph: dict[str, list[Finished]] = {}
     for run in runs:
         by_graph.setdefault(json.dumps(topology(run), sort_keys=True), []).append(run)
@@ -76,7 +78,7 @@ def alike(runs: Sequence[Finished]) -> list[list[Finished]]:
 
 
 def names(groups: Sequence[Sequence[Finished]]) -> list[str]:
-    """The names of graphs: the kind; where that is not enough, with the cell or method."""
+    """Returns the names of graphs: the kind, with the cell or method where kinds are equal."""
     plain = []
     for group in groups:
         kind = str(group[0].config.get("topology", {}).get("kind", "graph"))
@@ -90,8 +92,8 @@ def names(groups: Sequence[Sequence[Finished]]) -> list[str]:
 
 
 def carried(run: Finished) -> pd.DataFrame:
-    """What clients sent each other: round, both ends of the edge, the lower one first, and payload.
-    Of a broadcast the lower end is NEIGHBOURS."""
+    """Returns the messages between clients: round, both ends of the edge (the lower one first) and
+    payload. For a broadcast the lower end is NEIGHBOURS."""
     links = run.rows("links")
     links = links[(links["sender"] != SERVER) & (links["receiver"] != SERVER)]
     ends = np.sort(links[["sender", "receiver"]].to_numpy(), axis=1)
@@ -106,13 +108,14 @@ def carried(run: Finished) -> pd.DataFrame:
 
 
 def per_round(run: Finished) -> float:
-    """Bytes over an edge in both directions, or of a broadcast, in a round in which it was used."""
+    """Returns the bytes on an edge in both directions, or of a broadcast, per round in which it was
+    used."""
     totals = carried(run).groupby(["round", "low", "high"])["payload"].sum()
     return float(totals.mean()) if len(totals) else 0.0
 
 
 def by_edge(run: Finished) -> dict[tuple[int, int], float]:
-    """Bytes over the whole run; nothing where clients broadcast."""
+    """Returns the bytes on every edge over the whole run; empty where clients broadcast."""
     messages = carried(run)
     unicast = messages[messages["low"] != NEIGHBOURS]
     totals = unicast.groupby(["low", "high"], as_index=False)["payload"].sum()
@@ -121,13 +124,12 @@ def by_edge(run: Finished) -> dict[tuple[int, int], float]:
 
 
 def degrees(edges: Sequence[Sequence[int]], nodes: int) -> Array:
-    """How many neighbours every node has."""
+    """Returns the number of neighbours of every node."""
     return np.bincount(np.array(edges, int).ravel(), minlength=nodes)
 
 
 def degree_counts(run: Finished, most: int) -> dict[tuple[int, int], int]:
-    """How many clients have a number of neighbours within a stretch from the first to the second
-    number; at most `most` stretches."""
+    """Returns how many clients have a number of neighbours in each of at most `most` ranges."""
     neighbours = degrees(topology(run)["edges"], len(run.clients))
     low, high = int(neighbours.min()), int(neighbours.max())
     size = math.ceil((high - low + 1) / most)
@@ -140,7 +142,7 @@ def degree_counts(run: Finished, most: int) -> dict[tuple[int, int], int]:
 
 
 def hops(edges: Sequence[Sequence[int]], nodes: int) -> Array:
-    """How many edges lie between any two nodes; infinity between parts."""
+    """Returns the number of edges between any two nodes; infinity between components."""
     near = np.zeros((nodes, nodes))
     for a, b in edges:
         near[a, b] = near[b, a] = 1

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from communis.core.selection import Select
-from communis.results.compare import averaged, cells, grouped, known
+from communis.results.compare import averaged, known, runs_by_cell, runs_by_method
 from communis.results.estimate import Estimate
 from communis.results.finished import Finished
 
 ALL, ONLY = "all", "only_"  # views of the common model on everybody's windows
 
 
-def whole(view: str) -> bool:
+def of_common_model(view: str) -> bool:
     """Whether a view is of the common model with all of the fleet's sensors, or with one."""
     return view == ALL or view.startswith(ONLY)
 
@@ -48,9 +48,9 @@ def alone(runs: Sequence[Finished], metric: str, select: Select) -> Alone | None
             scores[run.path]["rare"] = fmean(rarest)
         own = run.final(metric, select if common else "last")
         scores[run.path] = {"own": own, **scores[run.path]}
-    places = cells(runs)
+    places = runs_by_cell(runs)
     rows: dict[str, dict[str, Estimate]] = {}
-    for method, group in grouped(runs).items():
+    for method, group in runs_by_method(runs).items():
         views = [
             view for view in scores[group[0].path] if all(view in scores[run.path] for run in group)
         ]
@@ -66,7 +66,7 @@ def by_view(run: Finished, metric: str, select: Select) -> dict[str, float]:
     scores = {}
     for name in known([run]):
         of_metric, _, view = name.partition("@")
-        if of_metric == metric and whole(view):
+        if of_metric == metric and of_common_model(view):
             scores[view] = run.final(name, select, by=metric)
     return scores
 

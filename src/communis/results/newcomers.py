@@ -11,8 +11,8 @@ from communis.core.metrics import better
 from communis.core.names import MOST_FREQUENT
 from communis.core.pooled import is_pooled, of_client
 from communis.core.selection import Select
-from communis.results.compare import averaged, cells, grouped, in_order
-from communis.results.estimate import Estimate, ranked, verdict
+from communis.results.compare import averaged, in_order, runs_by_cell, runs_by_method
+from communis.results.estimate import Estimate, ranked, significance
 from communis.results.finished import Finished
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def newcomers(runs: Sequence[Finished], metric: str, select: Select) -> Newcomer
     if not runs:
         return None
     shown = dict.fromkeys([of_client(metric), *(n for n in in_order(runs, metric) if _plain(n))])
-    groups = grouped(runs)
-    places = list(cells(runs))
+    groups = runs_by_method(runs)
+    places = list(runs_by_cell(runs))
     by_metric = {
         name: {method: _means(group, name, select, metric) for method, group in groups.items()}
         for name in shown
@@ -78,7 +78,7 @@ def newcomers(runs: Sequence[Finished], metric: str, select: Select) -> Newcomer
                 scores=scores if common else {},
                 weakest=_weakest(groups[method], primary, select, metric, places),
                 difference=difference,
-                verdict=verdict(difference, primary) if common and method != order[0] else "",
+                verdict=significance(difference, primary) if common and method != order[0] else "",
                 why="" if common else _why(groups[method]),
             )
         )

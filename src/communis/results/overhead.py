@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from communis.results.compare import Cost, cost, grouped, plainest
+from communis.results.compare import Cost, cost, plainest, runs_by_method
 from communis.results.finished import Finished
 
 QUANTITIES = ("parameters", "bytes_up", "bytes_down", "bytes_both", "seconds")
@@ -31,7 +31,7 @@ class Overheads:
 
 def overheads(runs: Sequence[Finished]) -> Overheads | None:
     """All methods against fedavg; None where fedavg was not run, or nothing else."""
-    groups = grouped(runs)
+    groups = runs_by_method(runs)
     base = plainest(runs)
     if not base or len(groups) < 2:
         return None

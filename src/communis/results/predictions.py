@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from communis.core.selection import Select
-from communis.results.compare import cells, estimate, grouped, known
+from communis.results.compare import estimate, known, runs_by_cell, runs_by_method
 from communis.results.estimate import Estimate
 from communis.results.finished import Finished
-from communis.results.modalities import whole
+from communis.results.modalities import of_common_model
 
 METRICS = ("macro_f1", "accuracy", "nll", "brier", "ece")
 SEEN = "seen"  # no other prediction: the same one, over the windows that some sensor saw
@@ -28,7 +28,7 @@ class Noted:
 def after(names: Sequence[str]) -> list[str]:
     """What follows the @ in names that have one."""
     views = dict.fromkeys(name.partition("@")[2] for name in names if "@" in name)
-    return [view for view in views if not whole(view)]
+    return [view for view in views if not of_common_model(view)]
 
 
 def views_of(names: Sequence[str]) -> list[str]:
@@ -45,7 +45,7 @@ def views(runs: Sequence[Finished], metric: str, select: Select) -> list[Noted]:
     """For every method with other views, its prediction and then every view, by the METRICS that
     all methods have; means over cells seed by seed, then over seeds. Empty where no method predicts
     in another way than it does."""
-    groups = grouped(runs)
+    groups = runs_by_method(runs)
     by_method = {name: views_of(known(group)) for name, group in groups.items()}
     if not any(view != SEEN for other in by_method.values() for view in other):
         return []
@@ -62,7 +62,7 @@ def views(runs: Sequence[Finished], metric: str, select: Select) -> list[Noted]:
 def measures(runs: Sequence[Finished], metric: str, select: Select) -> list[Noted]:
     """What methods say of the test windows beside their predictions, for every method by measure.
     Empty where nothing but the number of available sensors is measured."""
-    groups = grouped(runs)
+    groups = runs_by_method(runs)
     names = [name for group in groups.values() for name in known(group)]
     measured = measures_of(names)
     if all(measure.startswith("available") for measure in measured):
@@ -82,7 +82,7 @@ def _values(
     select: Select,
 ) -> dict[str, Estimate | None]:
     """The estimates of the scores `names`, by what each is shown as."""
-    places = cells(runs)
+    places = runs_by_cell(runs)
     there = known(group)
     values: dict[str, Estimate | None] = {}
     for shown, name in names.items():

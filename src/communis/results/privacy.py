@@ -9,12 +9,12 @@ from typing import Any
 import pandas as pd
 
 from communis.core.selection import Select
-from communis.results.account import epsilon_of
-from communis.results.compare import cells, grouped
+from communis.exchange.privacy import gaussian
+from communis.results.compare import runs_by_cell, runs_by_method
 from communis.results.estimate import Estimate
 from communis.results.finished import Finished
 from communis.results.selection import Scores
-from communis.results.verdict import Verdict, course, verdict, worst
+from communis.results.verdict import Verdict, epsilon_by_round, privacy_verdict, worst
 
 FREE = ("privacy.", "cell.")  # what may differ between a run and the one without privacy
 
@@ -42,23 +42,26 @@ class Point:
 def points(runs: Sequence[Finished]) -> list[Point]:
     """Every method in every cell, in the order of the experiment's file, cell by cell."""
     judged = []
-    for inside in cells(runs).values():
-        for group in grouped(inside).values():
-            judged.append(Point(group, worst([verdict(run) for run in group])))
+    for inside in runs_by_cell(runs).values():
+        for group in runs_by_method(inside).values():
+            judged.append(Point(group, worst([privacy_verdict(run) for run in group])))
     return judged
 
 
 def as_json(run: Finished, spent: bool = False) -> dict[str, Any]:
     """The verdict for programs; spent: with what every client had spent after each round."""
-    judgement = verdict(run)
+    judgement = privacy_verdict(run)
     about = {"method": run.method, "cell": run.cell, "seed": run.seed, **asdict(judgement)}
     about["per_client"] = []
     for client in judgement.per_client if spent else ():
-        by_round = {round: epsilon_of(mu, judgement.delta) for round, mu in client.course.items()}
+        by_round = {
+            round: gaussian.epsilon_of(mu, judgement.delta)
+            for round, mu in client.mu_by_round.items()
+        }
         about["per_client"].append(
             {
                 "client": client.client,
-                "rounds": len(client.course),
+                "rounds": len(client.mu_by_round),
                 "epsilon": client.epsilon,
                 "epsilon_by_round": by_round,
             }
@@ -86,12 +89,12 @@ def price(point: Point, runs: Sequence[Finished], metric: str, select: Select) -
     return Estimate.of(changes) if changes else None
 
 
-def courses(judged: Sequence[Point]) -> list[tuple[list[Point], list[Scores]]]:
+def epsilon_curves(judged: Sequence[Point]) -> list[tuple[list[Point], list[Scores]]]:
     """The largest epsilon of a client by round, one series per seed, and the points that spend so:
     methods of a cell often spend the same. Without those to which nothing is promised."""
     alike: dict[Any, list[Point]] = {}
     for point in judged:
-        by_seed = tuple(tuple(course(run).items()) for run in point.runs)
+        by_seed = tuple(tuple(epsilon_by_round(run).items()) for run in point.runs)
         if all(by_seed):
             alike.setdefault(by_seed, []).append(point)
     return [

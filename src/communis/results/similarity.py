@@ -1,5 +1,5 @@
-"""Who learns from whom: how alike the clients' class prototypes are, round by round, and the
-weights that clients give each other for it."""
+"""Similarity of the clients' class prototypes by round, and the weights that clients give each
+other."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from communis.core import diagnostics
 from communis.core.arrays import Array
 from communis.core.contract import SERVER
 from communis.core.diagnostics import Diagnostic
-from communis.results.compare import grouped
+from communis.results.compare import runs_by_method
 from communis.results.curves import Bands, joined, of_table
 from communis.results.finished import Finished
 from communis.results.selection import Scores
 
 _KINDS = f"{diagnostics.ALIKE_PAIR.name}|{diagnostics.WEIGHT.name}"
 PAIR = rf"^(?P<kind>{_KINDS})(?P<one>\d+)-(?P<other>\d+)$"  # names in the log
+
+PAIR_COLUMNS = ["name", "kind", "one", "other", "round", "value"]
 
 Span = tuple[float, float]  # the lowest and the highest
 
@@ -40,7 +42,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Learning:
-    """What the server of a run noted of its clients' prototypes."""
+    """The similarities and weights that the server of a run recorded."""
 
     run: Finished
     mean: Scores  # similarity by round
@@ -49,7 +51,7 @@ class Learning:
 
     @cached_property
     def clients(self) -> list[int]:
-        """Those of a kind side by side."""
+        """The clients, sorted by kind."""
         return sorted(self.kinds, key=lambda client: (rank(self.kinds[client]), client))
 
     @cached_property
@@ -64,7 +66,8 @@ class Learning:
 
     @cached_property
     def kinds(self) -> dict[int, str]:
-        """What clients are coloured by: their model, if there are several, or their sensors."""
+        """The kind of every client, which decides its colour: its model if there are several, else
+        its sensors."""
         models = {c.get("id"): str(c.get("model", "")) for c in self.run.clients}
         suites = {client: "+".join(suite) for client, suite in self.run.sensors.items()}
         kinds = models if self.mixed else suites
@@ -72,7 +75,7 @@ class Learning:
         return {client: kinds.get(client) or "not described" for client in everybody}
 
     def table(self, what: Diagnostic, round: int) -> pd.DataFrame:
-        """Clients x clients; NaN where nothing was noted."""
+        """Returns a table clients x clients; NaN where nothing was recorded."""
         chosen = (self.pairs["kind"] == what.name) & (self.pairs["round"] == round)
         wide = self.pairs[chosen].pivot(index="one", columns="other", values="value")
         return wide.reindex(index=self.clients, columns=self.clients).astype(float)
@@ -84,7 +87,7 @@ class Learning:
 
     @cached_property
     def weights(self) -> pd.DataFrame:
-        """Of the last round, without lines of clients that have no class at all."""
+        """The weights of the last round, without clients that have no class."""
         table = self.table(diagnostics.WEIGHT, self.rounds[-1])
         return table[table.sum(axis=1) > 0]
 
@@ -95,7 +98,8 @@ class Learning:
 
     @cached_property
     def peers(self) -> int:
-        """Among how many clients a weight would be shared equally if everybody had every class."""
+        """The number of clients that would share a weight equally if every client had every
+        class."""
         receivers = int((self.weights > 0).any().sum())
         return max(1, receivers if self.selfish else receivers - 1)
 
@@ -121,7 +125,7 @@ def span(values: Array) -> Span:
 
 
 def rank(kind: str) -> tuple[int, str]:
-    """Few sensors come first."""
+    """Returns a sort key: kinds with few sensors come first."""
     return kind.count("+"), kind
 
 
@@ -131,6 +135,8 @@ def learning(run: Finished) -> Learning:
     log = run.rows("log", (pc.field("client") == SERVER) & names)
     finite = log[np.isfinite(log["value"])]
     mean = finite[finite["name"] == diagnostics.ALIKE.name].set_index("round")["value"]
+    if not len(finite):  # of most methods; what follows takes longer than to read the log
+        return Learning(run, mean, pd.DataFrame(columns=PAIR_COLUMNS), math.nan)
     known = pd.DataFrame({"name": finite["name"].unique()})  # far fewer than lines
     parsed = known.join(known["name"].str.extract(PAIR)).dropna()
     pairs = parsed.merge(finite[["name", "round", "value"]], on="name")
@@ -140,9 +146,9 @@ def learning(run: Finished) -> Learning:
 
 
 def by_method(runs: Sequence[Finished]) -> dict[str, list[Learning]]:
-    """What was noted in every run of the methods that compare their clients, by seed."""
+    """Returns the records of the methods that compare their clients, by seed."""
     by_name = {}
-    for name, group in grouped(runs).items():
+    for name, group in runs_by_method(runs).items():
         noted = [x for x in map(learning, group) if len(x.mean) or x.rounds]
         if noted:
             by_name[name] = sorted(noted, key=lambda x: x.run.seed)

@@ -18,12 +18,12 @@ from communis.core.metrics import better
 from communis.core.selection import Select
 from communis.results.compare import (
     averaged,
-    cells,
     comparable,
     estimate,
-    grouped,
     plainest,
     ranking,
+    runs_by_cell,
+    runs_by_method,
     scored,
 )
 from communis.results.curves import Band, Bands
@@ -77,7 +77,7 @@ def timing(
     `feasible`); without targets, the highest multiple of STEP that the mean curve of every method
     reached in every cell. None if no run has a clock."""
     runs = scored(runs)
-    groups, places = grouped(runs), cells(runs)
+    groups, places = runs_by_method(runs), runs_by_cell(runs)
     pace = {name: _by_run(group, _round_seconds) for name, group in groups.items()}
     base = _base(runs, pace)
     if not base:
@@ -167,8 +167,8 @@ def automatic(runs: Sequence[Finished], metric: str) -> float:
     """
     sign = better(metric)
     tops = []
-    for inside in cells(runs).values():
-        for group in grouped(inside).values():
+    for inside in runs_by_cell(runs).values():
+        for group in runs_by_method(inside).values():
             scores = [progress(run, metric)["score"] for run in group]
             means = pd.concat(scores, axis=1, join="inner").mean(axis=1, skipna=False)
             tops.append(float((sign * means).max()))
@@ -231,7 +231,7 @@ def tradeoffs(
     runs: Sequence[Finished], times: Timing, metric: str, select: Select
 ) -> dict[str, Tradeoff]:
     """The methods that have a mean speedup and a mean score."""
-    groups, places = grouped(runs), cells(runs)
+    groups, places = runs_by_method(runs), runs_by_cell(runs)
     both = {}
     for row in times.rows:
         score = estimate(groups[row.method], metric, select, places)
@@ -240,10 +240,10 @@ def tradeoffs(
     return both
 
 
-def courses(runs: Sequence[Finished], times: Timing, metric: str, spent: str) -> Bands:
+def score_curves(runs: Sequence[Finished], times: Timing, metric: str, spent: str) -> Bands:
     """The mean test score against the simulated `spent`, seconds or joules, of every method with a
     clock. Seeds draw devices and windows of their own, so what is spent is a mean too."""
-    groups = grouped(runs)
+    groups = runs_by_method(runs)
     bands = {}
     for row in times.rows:
         if not math.isfinite(row.seconds.mean):
@@ -292,7 +292,7 @@ def by_type(group: Sequence[Finished]) -> pd.DataFrame:
 
 def devices(runs: Sequence[Finished]) -> dict[str, pd.DataFrame]:
     """`by_type` of every method that has a clock."""
-    tables = {name: by_type(group) for name, group in grouped(runs).items()}
+    tables = {name: by_type(group) for name, group in runs_by_method(runs).items()}
     return {name: table for name, table in tables.items() if len(table)}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from communis.core.selection import Select
-from communis.results.compare import averaged, cells, grouped, ranking, scored
+from communis.results.compare import averaged, ranking, runs_by_cell, runs_by_method, scored
 from communis.results.estimate import Estimate
 from communis.results.finished import Finished
 from communis.results.timing import first_round, named
@@ -44,7 +44,7 @@ def traffic(
     """One result for every target (see `timing.named`), from the easiest to the hardest. Means over
     cells seed by seed, then over seeds."""
     runs = scored(runs)
-    groups, places = grouped(runs), cells(runs)
+    groups, places = runs_by_method(runs), runs_by_cell(runs)
     order = ranking(runs, metric, select)[0]
     return [
         Traffic(target, [_sent(groups[name], metric, target, places) for name in order])

@@ -1,4 +1,4 @@
-"""Does a model know when it fails? Its uncertainty against its score, client by client."""
+"""Uncertainty of models against their scores, by client: whether a model knows when it fails."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from communis.core import diagnostics
-from communis.results.compare import grouped
+from communis.results.compare import runs_by_method
 from communis.results.correlation import Correlation, partial_spearman, spearman
 from communis.results.finished import Finished
 from communis.results.predictions import MEASURE
@@ -23,7 +23,7 @@ FEWEST = 4  # points of a client, for a correlation of its own
 
 @dataclass(frozen=True)
 class Awareness:
-    """How the uncertainty of a method goes with its score."""
+    """The correlation of a method's uncertainty with its score."""
 
     points: pd.DataFrame  # see `points`
     every_window: pd.DataFrame  # the same, with the windows that no sensor saw
@@ -39,6 +39,8 @@ def points(runs: Sequence[Finished], every: bool = False) -> pd.DataFrame:
     parts = []
     for run in runs:
         scores = run.last_scores
+        if not scores["metric"].isin([UNCERTAINTY, SEEN[UNCERTAINTY]]).any():
+            continue  # as of most methods
         split = "val" if (scores["split"] == "val").any() else "test"
         own = scores[(scores["split"] == split) & scores["own"] & (scores["class"] == -1)]
         wide = own.pivot_table(index="client", columns="metric", values="value").reset_index()
@@ -52,9 +54,9 @@ def points(runs: Sequence[Finished], every: bool = False) -> pd.DataFrame:
 
 
 def awareness(runs: Sequence[Finished]) -> dict[str, Awareness]:
-    """Of every method that has such an uncertainty."""
+    """Returns the correlations of every method that records an uncertainty."""
     by_method = {}
-    for name, group in grouped(runs).items():
+    for name, group in runs_by_method(runs).items():
         seen, every = points(group), points(group, every=True)
         if not len(seen):
             continue

@@ -1,4 +1,4 @@
-"""Do clients pull in the same direction? How alike their updates are, by what they sense."""
+"""Similarity of the clients' updates by the sensors that clients own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _kind(one: Sequence[str], other: Sequence[str]) -> str:
 
 
 def thirds(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """What belongs to the first third of the rounds, and to the last."""
+    """Returns the rows of the first third of the rounds, and those of the last."""
     rounds = np.sort(table["round"].unique())
     size = max(1, len(rounds) // 3)
     first, last = rounds[:size], rounds[-size:]
@@ -45,7 +45,8 @@ def cosines(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_kind(table: pd.DataFrame) -> pd.DataFrame:
-    """Groups x the most frequent kinds of pairs; kinds say how many values they are means of."""
+    """Returns the mean cosine by group and the most frequent kinds of pairs; heads of columns have
+    the number of values."""
     means = cosines(table)
     wide = means.pivot(index="group", columns="kind", values="cosine")
     counts = means.pivot(index="group", columns="kind", values="n")

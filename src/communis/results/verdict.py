@@ -11,7 +11,7 @@ from statistics import median
 from communis.core.extras import EXTRAS, command
 from communis.exchange.privacy import gaussian
 from communis.exchange.privacy.digits import upward
-from communis.results.account import Part, PrivacyAccount, Rounds, Spent, account_of, epsilon_of
+from communis.results.account import ClientSpending, Part, PrivacyAccount, Rounds, account_of
 from communis.results.finished import Finished
 
 UNIT = "a client with all of its windows; a person behind several clients is not covered"
@@ -73,7 +73,7 @@ class Verdict:
     sampling: str = ""
     rounds: Rounds | None = None
     table: tuple[Part, ...] = ()  # what left the clients
-    per_client: tuple[Spent, ...] = ()
+    per_client: tuple[ClientSpending, ...] = ()
     stopped: int = 0  # clients whose budget was spent before the end
     noised: NoisedField | None = None  # with mode = "paper"
 
@@ -119,7 +119,7 @@ class Verdict:
         return {key: text for key, text in facts.items() if text}
 
 
-def verdict(run: Finished) -> Verdict:
+def privacy_verdict(run: Finished) -> Verdict:
     """The verdict on the rounds that a run has done."""
     account = account_of(run)
     if account is None:
@@ -142,11 +142,11 @@ def verdict(run: Finished) -> Verdict:
     return _central(account, base) if account.mode == "central" else _own(account, base)
 
 
-def course(run: Finished) -> dict[int, float]:
+def epsilon_by_round(run: Finished) -> dict[int, float]:
     """The largest epsilon of a client after at most POINTS rounds, of which the last is one; empty
     where nothing is promised."""
     account = account_of(run)
-    if account is None or not account.parts or not verdict(run).private:
+    if account is None or not account.parts or not privacy_verdict(run).private:
         return {}
     rounds = [record.round for record in run.records]
     step = math.ceil(len(rounds) / POINTS)
@@ -206,7 +206,7 @@ def _own(account: PrivacyAccount, base: Verdict) -> Verdict:
     base = replace(base, sampling=UNSAMPLED, per_client=spent, stopped=account.stopped)
     most = account.epsilon()
     if account.mode == "paper" and spent:
-        half = epsilon_of(max(client.mu for client in spent) / 2, account.delta)
+        half = gaussian.epsilon_of(max(client.mu for client in spent) / 2, account.delta)
         name = _noised_fields(account)
         base = replace(base, noised=NoisedField(name, half, most, _claimed(account)))
         alone = f"{name} alone"

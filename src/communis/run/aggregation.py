@@ -1,4 +1,4 @@
-"""What aggregators make of what they heard, and how far apart they are."""
+"""Aggregation of the messages of a round, and the distances between aggregates."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ class Aggregation:
         lying: Collection[int],
         round: int,
     ) -> float:
-        """How far liars moved the aggregates in this round: the distance from what the honest alone
-        would have made of the same state, as a share of the latter's length; mean over the honest
-        aggregators that heard any of both, NaN if there are none."""
-        found = []
+        """Returns how far attackers moved the aggregates of this round: the distance from the
+        aggregate of the honest clients alone, relative to the length of that aggregate; the mean
+        over honest aggregators that received messages of both, NaN if there are none."""
+        shares = []
         for aggregator, clients in heard.items():
             honest = [i for i in clients if i not in lying]
             if aggregator not in lying and honest and len(honest) < len(clients):
@@ -90,8 +90,8 @@ class Aggregation:
                 shared = sorted(key for key in alone if key in together)
                 apart = _length([together[key].double() - alone[key] for key in shared])
                 length = _length([alone[key].double() for key in shared])
-                found += [apart / max(length, 1e-30)] if shared else []
-        return sum(found) / len(found) if found else math.nan
+                shares += [apart / max(length, 1e-30)] if shared else []
+        return sum(shares) / len(shares) if shares else math.nan
 
     def consensus_distance(self, servers: Mapping[int, Any]) -> float:
         """The root mean square distance of aggregates from their mean, key by key among those that
@@ -105,8 +105,8 @@ class Aggregation:
         return math.sqrt(sum(squares) / len(servers)) if shared else math.nan
 
     def pooled(self, topology: Topology) -> Topology:
-        """Where data are pooled there is a server and nobody who could lie to it; and nothing
-        travels that could be lost."""
+        """Returns the topology of a method that pools data: a star. Refuses attackers and graphs,
+        because nothing is sent."""
         if self.liars or not isinstance(topology, Star):
             lies = "nobody could lie to it; leave it out, or [attack]"
             why = lies if self.liars else "it needs a star"

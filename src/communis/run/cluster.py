@@ -12,13 +12,12 @@ import logging
 import os
 import secrets
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from communis.core import disk, memory, plugins
+from communis.core import disk, plugins
 from communis.core.claim import Claim
 from communis.core.errors import CommunisError
 from communis.fleet.fleet import Fleet
@@ -34,10 +33,11 @@ from communis.run.engine import (
     Events,
     Failed,
     InTurn,
+    Logged,
     Prepared,
-    Said,
     Stop,
     events,
+    failure,
     prepared,
 )
 from communis.run.folder import environment
@@ -119,11 +119,11 @@ class Cluster:
         versions."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        look = self._ray.remote(num_cpus=0, max_retries=0)(_look)
+        ask = self._ray.remote(num_cpus=0, max_retries=0)(_node_state)
         answers = []
         for node in _nodes(self._ray):
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            answer = look.options(scheduling_strategy=there).remote(token)
+            answer = ask.options(scheduling_strategy=there).remote(token)
             answers.append((node["NodeManagerAddress"], answer))
         for address, answer in answers:
             try:
@@ -283,7 +283,7 @@ class _Runs:
             remote.ended = True
             self.refuse(CommunisError(message.why))
             return None
-        assert isinstance(message, Begun | Completed | Said | Ended | Failed)
+        assert isinstance(message, Begun | Completed | Logged | Ended | Failed)
         remote.begun |= isinstance(message, Begun)
         remote.ended |= isinstance(message, Ended | Failed)
         if isinstance(message, Completed):
@@ -301,7 +301,7 @@ class _Runs:
                 "says why, there may not be enough memory on the nodes"
             )
         self.start(remote.order, deaths)
-        return Said(
+        return Logged(
             logging.WARNING,
             f"{remote.order.job.label}: the node or the process of its actor died ({why}); the run "
             "is continued from its last checkpoint",
@@ -324,15 +324,15 @@ class _Kept(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: list[Said] = []
+        self._logged: list[Logged] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._said.append(Said(record.levelno, record.getMessage()))
+        self._logged.append(Logged(record.levelno, record.getMessage()))
 
-    def taken(self) -> list[Said]:
+    def taken(self) -> list[Logged]:
         """Returns the messages since the last time."""
-        said = self._said
-        self._said = []
+        said = self._logged
+        self._logged = []
         return said
 
 
@@ -371,11 +371,10 @@ class _Runner:
         except (CommunisError, OSError) as error:
             yield _Refusal(str(error))
         except Exception as error:
-            short = memory.is_short(error)
-            yield Failed(memory.SHORT if short else traceback.format_exc())
+            yield failure(error)
 
 
-def _look(token: _Token) -> tuple[str, dict[str, Any]]:
+def _node_state(token: _Token) -> tuple[str, dict[str, Any]]:
     """Returns what a node lacks (empty: nothing), and what it computes with."""
     return token.missing(), environment()
 

@@ -195,13 +195,13 @@ class Config:
 def load(source: str, overrides: Sequence[str] = (), cell: str = "") -> Config:
     """Returns the configuration of a file or preset with `key=value` overrides. cell: the cell of a
     grid, such as "severe/moderate". `method.name` may also be a variant."""
-    config = pick(cells(source, overrides, alone=True), cell, source)
+    config = pick(load_cells(source, overrides, alone=True), cell, source)
     if config.method_name in config.variants:
         return config.under(config.method_name)
     return config
 
 
-def cells(
+def load_cells(
     source: str, overrides: Sequence[str] = (), compare: Sequence[str] = (), alone: bool = False
 ) -> dict[str, Config]:
     """Returns the configurations of all cells of a file's grid by their levels; without a grid, a
@@ -214,7 +214,7 @@ def cells(
         instead["compare"] = compare
     table, changed, where = reading.read(source, overrides, instead)
     try:
-        configs = _built(grids.cells(table, changed))
+        configs = _built(grids.tables_by_cell(table, changed))
         for config in configs.values():
             run = [config.method_name] if alone else config.compare
             grids.refuse_ignored(changed, run, config.methods, config.variants)

@@ -24,6 +24,7 @@ from communis.fleet.availability.dropout import Dropout
 from communis.fleet.availability.online import Online
 from communis.fleet.availability.roles import Role
 from communis.fleet.availability.suites import Suites
+from communis.methods.parts.ranges import RANGES, refuse_out_of_range
 from communis.run import grid, keys, reading
 from communis.run.grid import Table
 from communis.run.keys import Schema
@@ -54,7 +55,7 @@ def refuse(
     values that replace the file's own; overrides win over them."""
     table, changed, where = reading.read(source, overrides, instead)
     try:
-        each_cell(grid.cells(table, changed), check)
+        each_cell(grid.tables_by_cell(table, changed), check)
     except CommunisError as error:
         raise SchemaError(f"{where}: {error}") from None
 
@@ -160,6 +161,11 @@ def _check_named(
     plugins.refuse_unknown(keys.NAMED[kind], name)
     settings = {key: value for key, value in table.items() if key != "name"}
     fitted(_settings_of(kind, name), settings, where)
+    if kind == "method" and RANGES.keys() <= keys.definition(kind, name)["properties"].keys():
+        try:
+            refuse_out_of_range(settings)
+        except CommunisError as error:
+            raise SchemaError(f"[{where}] {error}") from None
 
 
 @cache

@@ -10,10 +10,12 @@ once. Whoever wants other machines writes another engine: the same jobs, the sam
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from communis.core import memory
 from communis.core.errors import CommunisError
 from communis.exchange.messages import RoundRecord
 from communis.fleet.fleet import Fleet
@@ -50,7 +52,7 @@ class Completed:
 
 
 @dataclass(frozen=True)
-class Said:
+class Logged:
     """A run logs a message."""
 
     level: int  # of the module `logging`
@@ -70,9 +72,17 @@ class Failed:
     """A run ends with an error. Its folder holds the rounds before, and it can be continued."""
 
     why: str
+    traceback: str = ""  # of a mistake in the program
 
 
-Event = Prepared | Begun | Completed | Said | Ended | Failed
+def failure(error: Exception) -> Failed:
+    """Returns the event of an unexpected error, which is being handled."""
+    if memory.is_short(error):
+        return Failed(memory.SHORT)
+    return Failed(f"{type(error).__name__}: {error}", traceback.format_exc())
+
+
+Event = Prepared | Begun | Completed | Logged | Ended | Failed
 Events = Generator[tuple[Job, Event], None, None]
 
 
@@ -124,17 +134,19 @@ def prepared(group: Sequence[Job]) -> Fleet:
 
 def events(job: Job, fleet: Fleet, workers: int, stop: Stop) -> Iterator[Event]:
     """Runs a job in this process and yields its events."""
-    with job.open(fleet, workers) as run:
-        yield Begun(run.round)
-        try:
+    run = job.open(fleet, workers)
+    try:
+        with run:  # it saves its last round at the end, which may fail too
+            yield Begun(run.round)
             for record in run:
                 yield Completed(record)
                 if stop.requested:
                     break
-        except (CommunisError, OSError) as error:
-            yield Failed(str(error))
-            return
-        yield Ended(run.round, run.spent)
+            ended = Ended(run.round, run.spent)
+    except (CommunisError, OSError) as error:
+        yield Failed(str(error))
+        return
+    yield ended
 
 
 def _all_workers(job: Job) -> int:

@@ -110,6 +110,7 @@ class RunFolder:
         self.path = path
         self._claim: Claim | None = None
         self._ends: dict[str, int] | None = None  # where recorded blocks end, by table
+        self._recorded = 0  # bytes of the records, once the blocks are known
 
     @cached_property
     def experiment(self) -> str:
@@ -137,8 +138,8 @@ class RunFolder:
     def _refuse_links(self) -> None:
         """Refuses links where a run writes and removes files, because these would lie elsewhere.
         The folder may be somebody else's. Links in place of other files are replaced."""
-        for name in (RECORDS, STATES, *tables.SCHEMAS):
-            path = self.path / name
+        written = [tables.file(self.path, name) for name in tables.SCHEMAS]
+        for path in (self._records, self.clients, *written):
             if path.is_symlink():
                 raise CommunisError(
                     f"{path}: is a link, and a run writes and removes files in its own folder "
@@ -224,6 +225,12 @@ class RunFolder:
         """Writes the record and the tables of a round. rows: the rows of each table, by name."""
         if self._ends is None:
             self._ends = tables.ends(self.records())
+            self._recorded = self._length_of_records()
+        if self._length_of_records() != self._recorded:  # to go on would be for nothing
+            raise DamagedError(
+                f"{self._records}: has {self._length_of_records()} bytes, but this run has written "
+                f"{self._recorded}; put back a copy of the file, or begin anew in another folder"
+            )
         blocks = {}
         for name, rows_of_table in rows.items():
             if rows_of_table:
@@ -231,6 +238,7 @@ class RunFolder:
                 blocks[name] = tables.append(self.path, name, record.round, rows_of_table, end)
         # The record comes last: a round with a record is complete.
         disk.append(self._records, self._line(replace(record, tables=blocks)))
+        self._recorded = self._length_of_records()
         self._ends |= {name: block.end for name, block in blocks.items()}
 
     def _line(self, record: RoundRecord) -> str:
@@ -324,7 +332,7 @@ class RunFolder:
         would remove them."""
         if not self._records.exists():
             return
-        done = len(self._records.read_bytes().splitlines())
+        done = len(self._content_of_records().splitlines())
         if done > every:
             raise DamagedError(
                 f"{self._checkpoint}: is gone, though there are records of {done} rounds; put back "
@@ -412,7 +420,7 @@ class RunFolder:
         records: list[RoundRecord] = []
         if not self._records.exists():
             return records
-        lines = self._records.read_bytes().splitlines()
+        lines = self._content_of_records().splitlines()
         for number, line in enumerate(lines, 1):
             last = records[-1].round if records else 0
             if until is not None and last >= until:
@@ -435,6 +443,18 @@ class RunFolder:
         if until is None:
             return records
         return [record for record in records if record.round <= until]
+
+    def _content_of_records(self) -> bytes:
+        try:
+            return disk.regular(self._records).read_bytes()
+        except OSError as error:
+            raise DamagedError(
+                f"{self._records}: cannot be read ({error.strerror}); put back a copy of the file, "
+                "or begin anew in another folder"
+            ) from None
+
+    def _length_of_records(self) -> int:
+        return self._records.stat().st_size if self._records.exists() else 0
 
     def scores(
         self,
@@ -470,12 +490,13 @@ class RunFolder:
         records = self.records(round)
         if self._records.exists():
             kept = "".join(self._line(record) for record in records).encode()
-            if kept != self._records.read_bytes():
+            if kept != self._content_of_records():
                 disk.replace_file(self._records, kept)
         for partial in self.path.glob("*.partial"):
             disk.remove(partial)
         self._refuse_lost_tables(records)
         self._ends = tables.ends(records)
+        self._recorded = self._length_of_records()
         for name in tables.SCHEMAS:
             tables.cut(self.path, name, self._ends.get(name, 0))
 

@@ -30,7 +30,7 @@ PARTS = (
 )  # tables that a level may set  # fmt: skip
 
 
-def cells(table: Table, changed: Sequence[str] = ()) -> dict[str, Table]:
+def tables_by_cell(table: Table, changed: Sequence[str] = ()) -> dict[str, Table]:
     """Returns the table of every cell by its levels, such as "severe/moderate", in the order of the
     file; without a grid, the table itself under the name "". No level may set a key in
     `changed`."""

@@ -19,7 +19,7 @@ from communis.run.summary import weighted_mean
 
 @dataclass
 class Inbox:
-    """Of one round."""
+    """The messages and failures of one round."""
 
     method: AnyMethod
     cards: Sequence[Card]
@@ -32,17 +32,17 @@ class Inbox:
     kept: list[int] = field(default_factory=list)  # who has a new private state
     losses: dict[int, float] = field(default_factory=dict)  # of training
 
-    def read(self, answers: Iterator[Answer], ledger: Ledger, diary: RoundLog) -> None:
-        """Messages are read while other clients still work. For a client that failed or whose
-        message was refused the round did not happen: it goes on from the private state it had
-        before. One that nobody heard has trained all the same."""
+    def read(self, answers: Iterator[Answer], ledger: Ledger, round_log: RoundLog) -> None:
+        """Reads messages while other clients still work. A client that failed, or whose message was
+        refused, keeps the private state from before the round. A client whose message was lost
+        keeps its new one."""
         *_, kind = wire.payload_types(type(self.method))
         for answer in answers:
             card = self.cards[answer.client]
             self.losses[card.id] = answer.log.get(diagnostics.LOSS.name, math.nan)
             self.refused += answer.failures
             if answer.log or not answer.failure:  # a process that died left no log
-                diary.hear(answer)
+                round_log.hear(answer)
             if answer.failure:
                 continue
             payload = len(answer.up)  # of a message that cannot be read, everything counts
@@ -57,7 +57,7 @@ class Inbox:
                 if card.id in self.arriving:
                     self.messages[card.id] = received
                 else:  # nobody heard it, but it has trained
-                    diary.lose(card.id)
+                    round_log.lose(card.id)
                 if answer.keeps_state:
                     self.kept.append(card.id)
             except CommunisError as error:
@@ -68,8 +68,9 @@ class Inbox:
             ledger.up(card.id, wire.Message(answer.up, payload))
 
     def loss(self, cards: Sequence[Card], attackers: Collection[int]) -> float:
-        """The mean training loss of the honest clients, by samples. Not sent: a simulation's look.
-        cards: with the true numbers of samples, which privacy may hide from the server."""
+        """Returns the mean training loss of the honest clients, weighted by samples. Clients do not
+        send it: only a simulation knows it. cards: with the true numbers of samples, which privacy
+        may hide from the server."""
         honest = [client for client in sorted(self.losses) if client not in attackers]
         there = [cards[client] for client in honest]
         return weighted_mean([(self.losses[card.id], card.samples) for card in there])

@@ -75,12 +75,12 @@ def top() -> Schema:
     return {"properties": {key: value for key, value in properties.items() if key not in OF_RUNS}}
 
 
-def tables(table: Schema, where: str = "") -> Iterator[tuple[str, Schema]]:
+def inner_tables(table: Schema, where: str = "") -> Iterator[tuple[str, Schema]]:
     """Yields the tables within a table with their dotted keys, the outer ones first."""
     for key, value in table["properties"].items():
         if "properties" in inner(value) and "allOf" not in value and key != "methods":
             yield at(where, key), value
-            yield from tables(inner(value), at(where, key))
+            yield from inner_tables(inner(value), at(where, key))
 
 
 def inner(key: Schema) -> Schema:
@@ -113,9 +113,12 @@ def toml(value: Any) -> str:
 
 @cache
 def paths() -> dict[str, list[str]]:
-    """Returns the full keys of a configuration by their last word: rounds -> run.rounds."""
+    """Returns the full keys of a configuration, and its inner tables, by their last word: rounds ->
+    run.rounds, dropout -> fleet.dropout."""
     full_keys = {key: [key] for key in top()["properties"]}
-    for where, table in tables(schema()):
+    for where, table in inner_tables(schema()):
+        if "." in where:
+            full_keys.setdefault(where.rpartition(".")[2], []).append(where)
         if "items" not in table:
             for key in settings(table):
                 full_keys.setdefault(key, []).append(at(where, key))

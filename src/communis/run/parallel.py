@@ -13,14 +13,12 @@ import logging
 import multiprocessing
 import os
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from communis.core import memory
 from communis.core.errors import CommunisError
 from communis.fleet.fleet import Fleet
 from communis.run.backends.machine import (
@@ -40,10 +38,11 @@ from communis.run.engine import (
     Events,
     Failed,
     InTurn,
+    Logged,
     Prepared,
-    Said,
     Stop,
     events,
+    failure,
     prepared,
 )
 from communis.run.jobs import Job, by_fleet
@@ -216,7 +215,7 @@ class _Runs:
             running.ended = True
             self.refuse(CommunisError(message.why))
             return None
-        assert isinstance(message, Begun | Completed | Said | Ended | Failed)
+        assert isinstance(message, Begun | Completed | Logged | Ended | Failed)
         running.ended |= isinstance(message, Ended | Failed)
         return message
 
@@ -248,7 +247,7 @@ class _LogToParent(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.name == "communis":
-            self._pipe.send(Said(record.levelno, record.getMessage()))
+            self._pipe.send(Logged(record.levelno, record.getMessage()))
 
 
 def _serve(pipe: Connection, job: Job, fleet: Fleet, workers: int) -> None:
@@ -262,7 +261,6 @@ def _serve(pipe: Connection, job: Job, fleet: Fleet, workers: int) -> None:
     except (CommunisError, OSError) as error:
         pipe.send(_Refusal(str(error)))
     except Exception as error:
-        short = memory.is_short(error)
-        pipe.send(Failed(memory.SHORT if short else traceback.format_exc()))
+        pipe.send(failure(error))
     pipe.close()
     os._exit(0)  # without flushing what the parent had buffered for its terminal

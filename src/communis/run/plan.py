@@ -20,6 +20,7 @@ SMALLEST = {  # values that are allowed
     "eval_every": 0,
     "eval_clients": 0,
     "workers": 0,
+    "together": 1,
     "checkpoint_every": 1,
     "max_message_mb": 1,
 }
@@ -62,6 +63,9 @@ class Plan:
     # how worker processes are started; empty: fork on Linux with device = "cpu", otherwise spawn
     start_method: Literal["", "fork", "spawn", "forkserver"] = ""
     device: str = "cpu"  # cpu, cuda or mps; cuda and mps have not been tested
+    # clients trained at once as one batch of models, where method, model and number of windows
+    # allow it; for cuda and mps, slower on a CPU; more than 1: without worker processes
+    together: int = 1
     max_message_mb: int = MAX_BYTES >> 20  # largest message of a client; larger ones are refused
 
     def __post_init__(self) -> None:
@@ -73,6 +77,11 @@ class Plan:
         _check_newcomers(self.newcomers)
         if self.backend not in ("", "ray"):
             raise CommunisError(f'backend must be "" or "ray", got {self.backend!r}')
+        if self.together > 1 and self.backend == "ray":
+            raise CommunisError(
+                "together has no effect with backend = 'ray', whose actors get one client at a "
+                "time: use one of them"
+            )
         if self.pairs_in not in get_args(Rounds):
             raise CommunisError(f"pairs_in must be 'evaluated' or 'every', got {self.pairs_in!r}")
         if self.pairs_in == "every" and not self.pairs:

@@ -1,5 +1,5 @@
-"""What is written down of a round besides scores and bytes: what clients and server noted, what it
-took on the devices, and how alike the updates were."""
+"""The log of a round: diagnostics of clients and server, the cost on the devices, and the
+similarity of updates."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from communis.core.contract import SERVER, Card
 from communis.core.state import State
 from communis.exchange.ledger import Ledger
 from communis.exchange.messages import Answer, Noted, Pair
-from communis.fleet.device import Clock, Spent, Used
+from communis.fleet.device import Clock, DeviceCost, Used
 from communis.fleet.fleet import AnyMethod
 from communis.run import updates
 
 
 class RoundLog:
-    """Of one round."""
+    """Collects what a round writes down besides scores and bytes."""
 
     def __init__(self, method: AnyMethod, cards: Sequence[Card]) -> None:
         self._method, self._cards = method, cards
@@ -27,31 +27,31 @@ class RoundLog:
         self._noted: list[Noted] = []
 
     def hear(self, answer: Answer) -> None:
-        """A client may work twice in a round: what it counted adds up."""
+        """Adds the diagnostics of a client. One that works twice in a round is counted twice."""
         log = self._logs.setdefault(answer.client, {})
         for name, value in answer.log.items():
             log[name] = log.get(name, 0.0) + value
 
     def lose(self, client: int) -> None:
-        """Its message was lost on the way."""
+        """Notes that the message of a client was lost on the way."""
         self._logs.setdefault(client, {})[diagnostics.LOST.name] = 1.0
 
-    def spent(self, clock: Clock | None, ledger: Ledger) -> list[Spent]:
-        """What the round took on the device of everybody who answered."""
+    def spent(self, clock: Clock | None, ledger: Ledger) -> list[DeviceCost]:
+        """Returns the seconds and joules of the round for every client that answered; nothing
+        without a clock."""
         if clock is None:
             return []
-        down, up = ledger.received(), ledger.sent()
-        return clock.round(
-            [
-                Used(i, card.device, log, down.get(i, 0), up.get(i, 0), card.model)
-                for i, log in self._logs.items()
-                for card in [self._cards[i]]
-            ]
-        )
+        down = ledger.received()
+        up = ledger.sent()
+        used = []
+        for i, log in self._logs.items():
+            card = self._cards[i]
+            used.append(Used(i, card.device, log, down.get(i, 0), up.get(i, 0), card.model))
+        return clock.round(used)
 
     def compare(self, servers: Mapping[int, Any], received: Mapping[int, Any]) -> None:
-        """How alike updates of a common model are, and how far apart; nothing where there is no
-        such model. servers: before the round."""
+        """Notes how similar the updates of a common model are, and how far they diverge; nothing if
+        the method has no such model. servers: the states before the round."""
         before = self._method.common(servers[SERVER]) if SERVER in servers else None
         if isinstance(before, State) and all(hasattr(up, "w") for up in received.values()):
             changed = updates.sent(before, received, self._cards)
@@ -61,8 +61,9 @@ class RoundLog:
     def rows(
         self, servers: Mapping[int, Any], paid: Sequence[Noted] = ()
     ) -> dict[str, Sequence[Any]]:
-        """What clients and server noted. A loss goes into the record; in a graph, where every node
-        has a server state of its own, the means over nodes are kept."""
+        """Returns the rows of the round for the tables `pairs` and `log`. A loss is left out,
+        because the record has it. In a graph, where every node has a server state, the mean over
+        nodes is kept."""
         noted = [
             Noted(client, name, value)
             for client, log in self._logs.items()

@@ -78,6 +78,26 @@ def test_a_run_that_fails_is_named_and_the_others_are_done(
     assert all(run.complete for run in collect([tmp_path]))
 
 
+@linux
+def test_a_mistake_of_ours_in_one_of_several_runs_is_one_line_and_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(folder: RunFolder, *_: Any) -> None:
+        if folder.path.parts[-2:] == ("fedavg", "seed1"):
+            raise ZeroDivisionError("an oversight")
+
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    monkeypatch.setattr(RunFolder, "record", broken)
+    monkeypatch.setattr("tempfile.tempdir", str(kept))
+    assert call(monkeypatch, *compare(tmp_path, "--quiet", "--jobs", "2")) == 2
+    said = capfd.readouterr().err
+    assert "fedavg, seed 1: failed with ZeroDivisionError: an oversight; this should not" in said
+    assert "Traceback" not in said
+    (file,) = kept.glob("communis-traceback-*")
+    assert file.read_text().startswith("Traceback")
+
+
 def test_a_single_run_that_fails_says_why_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import json
 import os
 import re
@@ -20,7 +21,7 @@ from rich.console import Console
 
 import communis
 from communis.cli import data, device, models, names, privacy
-from communis.cli.console import Stacked
+from communis.cli.console import Stacked, rewrapped
 from communis.cli.main import app
 from communis.run import presets
 from tests.unit.cli.test_main import call
@@ -51,6 +52,9 @@ def test_help_lists_and_refusals_import_nothing_heavy() -> None:
         "settings nosuch", "extras", "new nowhere/x.toml", "new x.yaml",
         "run watch method.lr=abc", "run watch fleet.models=nosuch", "run watch method.name=nosuch",
         "run watch data.name=nosuch", "run watch run.rounds=-1", "run watch seed=-1",
+        "run watch method.lr=-1", "run watch methods.fedprox.momentum=1",
+        "compare fedavg --on watch method.batch=0", "run watch --metric macro_f2",
+        "compare fedavg --on watch --metric nope", "run watch metric=nope",
         "run watch methods.fedprox.mu=abc", "run watch privacy.mode=local",
         "run watch fleet.roles=3", "run watch robust.liars=-1", "run watch topology.kind=nosuch",
         "run watch fleet.suites.a=1",
@@ -178,6 +182,35 @@ def test_a_method_is_shown_whole(
     assert '"private", "average", "recalibrate"' in text
     assert call(monkeypatch, "methods", "fedavg") == 0  # without the verb
     assert " ".join(capsys.readouterr().out.split()) == text
+
+
+def test_a_docstring_is_wrapped_anew() -> None:
+    source = (
+        f"A name. {'word ' * 16}\nhttps://example.org/a-long-address\n\nShort.\n"
+        f"Deviation: {'text ' * 16}end\n    {'text ' * 10}end.\nDeviation: none.\n"
+        f"Deviation: {'full ' * 16}end.\nDeviation: after a full line."
+    )
+    lines = rewrapped(source, 60).splitlines()
+    assert max(map(len, lines)) <= 60
+    assert lines[:2] == [f"A name. {'word ' * 10}".rstrip(), f"{'word ' * 5}word"]
+    assert lines[2:5] == ["https://example.org/a-long-address", "", "Short."]
+    begins = [line.split()[1] for line in lines if line.startswith("Deviation")]
+    assert begins == ["text", "none.", "full", "after"]
+    assert all(line.startswith("    text") for line in lines[6:8])
+    assert " ".join(" ".join(lines).split()) == " ".join(source.split())
+
+
+@pytest.mark.parametrize("name", ["fedavg", "umeda", "relief"])
+def test_a_method_fits_a_narrow_terminal(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(names.out, "_width", 80)
+    assert call(monkeypatch, "methods", "show", name) == 0
+    lines = capsys.readouterr().out.partition("\nsetting ")[0].splitlines()
+    assert max(map(len, lines)) <= 80
+    for line, after in itertools.pairwise(lines):
+        if after.startswith("    "):  # a line ends where the next word does not fit
+            assert len(line) + 1 + len(after.split()[0]) > 80
 
 
 def test_settings_of_one_table_and_of_all(

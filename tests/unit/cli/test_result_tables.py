@@ -16,8 +16,8 @@ from communis.cli.terminal import results
 from communis.results.compare import collect
 from communis.results.finished import Finished
 from tests.unit import folders
-from tests.unit.results.report import test_report_graph as graphs
-from tests.unit.results.report import test_report_privacy as private
+from tests.unit.results.report import test_graph as graphs
+from tests.unit.results.report import test_privacy as private
 
 LONG = "relief_with_all_of_its_parts and a coverage of 0.4"
 METHODS = ("fedavg", "local", LONG)

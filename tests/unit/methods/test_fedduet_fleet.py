@@ -10,7 +10,7 @@ from communis import Run
 from communis.results.compare import collect
 from communis.results.correlation import spearman
 from communis.results.uncertainty import SCORE, UNCERTAINTY, points
-from communis.run.config import cells
+from communis.run.config import load_cells
 
 pytestmark = pytest.mark.slow
 FILE = """
@@ -40,7 +40,7 @@ fleet.dropout = { kind = "markov", operating = 10.0, missing = 10.0 }
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("grid")
     (home / "small.toml").write_text(FILE, "utf-8")
-    for place, config in cells(str(home / "small.toml")).items():
+    for place, config in load_cells(str(home / "small.toml")).items():
         fleet = config.make_fleet()
         for name in config.compare:
             one, folder = config.under(name), home / "runs" / place / name

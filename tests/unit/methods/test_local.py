@@ -96,5 +96,5 @@ def test_idle_client_is_not_sampled() -> None:
 
 
 def test_refuses_senseless_settings() -> None:
-    with pytest.raises(CommunisError, match=r"lr must be positive.*got lr=-1"):
+    with pytest.raises(CommunisError, match=r"lr must be positive, got -1"):
         Local(lr=-1.0)

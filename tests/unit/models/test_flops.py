@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from communis.core.contract import Batch, Output
 from communis.core.samples import TensorSamples
 from communis.core.streams import Streams
-from communis.models.flops import WINDOWS, Cost, Meter, forward_flops
+from communis.models.flops import WINDOWS, Meter, StepFlops, forward_flops
 from communis.models.network import MLP, Network, initialise
 from communis.models.zoo import ZOO, Architecture
 from tests.unit.small import random
@@ -118,7 +118,7 @@ def test_backward_is_what_trains_and_what_lies_above_the_lowest(
         backward += flops[f"block.{m}"] * (deep or f"conv2.{m}" in trained)
         backward += flops[f"conv2.{m}"] * deep
     cost = Meter().per_window(model, loss, samples(), "")
-    assert cost == Cost(pytest.approx(sum(flops.values())), pytest.approx(backward))  # type: ignore[arg-type]
+    assert cost == StepFlops(pytest.approx(sum(flops.values())), pytest.approx(backward))  # type: ignore[arg-type]
 
 
 def test_recurrent_layers_step_by_step() -> None:
@@ -129,7 +129,7 @@ def test_recurrent_layers_step_by_step() -> None:
     rest = 2 * hidden * EMBEDDING + 2 * EMBEDDING * OUTPUTS
     cost = Meter().per_window(model, loss, samples({"a": (3, 24)}), "")
     forward = steps * (inputs + states) + rest
-    assert cost == Cost(forward, forward + (steps - 1) * states + rest)
+    assert cost == StepFlops(forward, forward + (steps - 1) * states + rest)
 
 
 def test_attention_blocks_token_by_token() -> None:

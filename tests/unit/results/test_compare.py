@@ -17,7 +17,7 @@ from communis.core.metrics import better
 from communis.fleet.availability.roles import Role
 from communis.fleet.settings import FleetConfig
 from communis.results.compare import collect, metrics, paired, ranking, rows
-from communis.results.estimate import QUANTILES, Estimate, verdict
+from communis.results.estimate import QUANTILES, Estimate, significance
 from communis.results.report.page import render
 from communis.results.wording.numbers import number
 from communis.results.wording.scores import (
@@ -146,9 +146,9 @@ def test_runs_of_one_seed_that_disagree_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("differences", [[-0.5], [-0.5, -0.5], [-0.5, 0.5], [0.0, 0.0]])
 def test_fewer_than_three_seeds_give_no_verdict(differences: list[float]) -> None:
     """Neither "within the spread", which two seeds nearly always are, nor a difference."""
-    assert verdict(Estimate.of(differences), "accuracy") == "too few seeds"
-    assert verdict(Estimate.of([*differences, math.nan]), "accuracy") == "diverged"
-    assert verdict(Estimate.of([-0.5, -0.5, -0.5]), "accuracy") == "worse than the best"
+    assert significance(Estimate.of(differences), "accuracy") == "too few seeds"
+    assert significance(Estimate.of([*differences, math.nan]), "accuracy") == "diverged"
+    assert significance(Estimate.of([-0.5, -0.5, -0.5]), "accuracy") == "worse than the best"
 
 
 def test_few_seeds_in_words(home: Path) -> None:
@@ -174,11 +174,11 @@ def test_one_seed_has_no_spread() -> None:
     assert Estimate.of([0.5]).seeds == 1
     assert math.isnan(Estimate.of([0.5]).spread)
     assert math.isnan(Estimate.of([]).mean)
-    assert verdict(Estimate.of([]), "accuracy") == "no seed in common"
+    assert significance(Estimate.of([]), "accuracy") == "no seed in common"
 
 
 def test_equal_methods_are_within_the_spread() -> None:
-    assert verdict(Estimate.of([0.0, 0.0, 0.0]), "accuracy") == "within the spread"
+    assert significance(Estimate.of([0.0, 0.0, 0.0]), "accuracy") == "within the spread"
 
 
 def test_mistakes_are_named(home: Path, tmp_path: Path) -> None:

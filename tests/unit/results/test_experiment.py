@@ -26,11 +26,11 @@ from communis.results.frames.columns import ALL
 from communis.results.report.page import render
 from tests.unit import folders, relief_like
 from tests.unit.results import test_newcomers as newcomers
+from tests.unit.results.report import test_attack as attack
+from tests.unit.results.report import test_graph as graph
+from tests.unit.results.report import test_privacy as privacy
 from tests.unit.results.report import test_report as page
-from tests.unit.results.report import test_report_attack as attack
-from tests.unit.results.report import test_report_graph as graph
-from tests.unit.results.report import test_report_privacy as privacy
-from tests.unit.results.report import test_report_similarity as similarity
+from tests.unit.results.report import test_similarity as similarity
 
 # The headings of a report by how they begin, and the frames that have the numbers below them.
 SECTIONS: Mapping[str, Sequence[str]] = {

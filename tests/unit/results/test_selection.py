@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from communis.cli.terminal import as_json, out, results
-from communis.results.cells import lines
 from communis.results.compare import collect, rows
 from communis.results.finished import read
+from communis.results.over_cells import lines
 from communis.results.report import views
 from communis.results.report.page import render
 from communis.results.wording.scores import how_to_read

@@ -20,7 +20,7 @@ from communis.exchange.privacy.digits import upward
 from communis.exchange.privacy.settings import PrivacyConfig
 from communis.methods.local import Local
 from communis.results.finished import read
-from communis.results.verdict import Verdict, course, verdict, worst
+from communis.results.verdict import Verdict, epsilon_by_round, privacy_verdict, worst
 from tests.unit import folders, small
 
 W = {"field": "w", "part": "head", "tensors": 2, "numbers": 1234, "covered": True, "why": ""}
@@ -79,7 +79,7 @@ def write(
 
 
 def judged(path: Path) -> Verdict:
-    return verdict(read(path))
+    return privacy_verdict(read(path))
 
 
 def paid(mu: float, *clients: int) -> dict[int, dict[str, float]]:
@@ -93,7 +93,7 @@ def test_local_rounds_add_up_by_client(tmp_path: Path) -> None:
     assert found.epsilon == pytest.approx(gaussian.epsilon_of(math.sqrt(0.34), DELTA))
     assert [one.client for one in found.per_client] == [0, 1, 2]
     assert [one.mu**2 for one in found.per_client] == pytest.approx([0.34, 0.18, 0.09])
-    assert dict(found.per_client[1].course) == pytest.approx({1: 0.3, 2: math.sqrt(0.18)})
+    assert dict(found.per_client[1].mu_by_round) == pytest.approx({1: 0.3, 2: math.sqrt(0.18)})
     assert found.rounds is not None
     assert (found.rounds.most, found.rounds.median) == (3, 1.5)  # one client never took part
     assert found.reasons == ()
@@ -115,10 +115,10 @@ def test_what_every_promise_depends_on(tmp_path: Path) -> None:
 def test_epsilon_over_rounds(tmp_path: Path) -> None:
     log = [paid(0.1, i % 3) for i in range(40)]
     run = read(write(tmp_path, "local", log, epsilon=9.0))
-    found = course(run)
+    found = epsilon_by_round(run)
     assert 10 <= len(found) <= 24
     assert list(found.values()) == sorted(found.values())
-    assert found[40] == verdict(run).epsilon
+    assert found[40] == privacy_verdict(run).epsilon
     assert found[40] == pytest.approx(gaussian.epsilon_of(0.1 * math.sqrt(14), DELTA))
 
 
@@ -142,7 +142,7 @@ def test_why_a_run_with_noise_is_not_private(
     assert reason in found.reasons[0]
     assert found.line == f"not DP: {found.reasons[0]}"
     assert found.conditions == ()
-    assert course(read(tmp_path)) == {}
+    assert epsilon_by_round(read(tmp_path)) == {}
 
 
 def test_all_reasons_are_given(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_folders_of_older_versions(tmp_path: Path) -> None:
     assert not found.private
     assert "older version; treat as not DP" in found.line
     assert (found.brief, found.facts) == ("not DP", {"mode": "unknown"})
-    assert course(read(tmp_path)) == {}
+    assert epsilon_by_round(read(tmp_path)) == {}
 
 
 def test_an_account_that_cannot_be_read(tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_central_without_the_accountant(tmp_path: Path, monkeypatch: pytest.Monk
     found = judged(central(tmp_path, 4, 4.0))
     assert not found.private
     assert "needs the extra privacy: pip install 'dp-accounting>=0.6'" in found.line
-    assert course(read(tmp_path)) == {}
+    assert epsilon_by_round(read(tmp_path)) == {}
 
 
 def test_numbers_are_rounded_up(tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ def test_real_runs(tmp_path: Path) -> None:
     asked = PrivacyConfig(mode="local", epsilon=4.0, participations=2)
     found = real(tmp_path / "local", FedAvg(lr=0.1), asked)
     assert found.private
-    took = max(len(one.course) for one in found.per_client)
+    took = max(len(one.mu_by_round) for one in found.per_client)
     expected = gaussian.epsilon_of(gaussian.mu_of(4.0, DELTA) * math.sqrt(took / 2), DELTA)
     assert found.epsilon == pytest.approx(expected)
     assert {part.field for part in found.table} == {"w"}

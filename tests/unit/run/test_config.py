@@ -13,14 +13,14 @@ from communis.exchange.topology import Graph, Star
 from communis.methods.fedavg import FedAvg
 from communis.methods.fedprox import FedProx
 from communis.methods.scaffold import Scaffold
-from communis.run.config import Config, SchemaError, cells, load
+from communis.run.config import Config, SchemaError, load, load_cells
 from communis.run.presets import about
 from communis.run.presets import names as presets
 
 
 @pytest.mark.parametrize("name", presets())
 def test_presets_are_valid_and_survive_being_written(name: str, tmp_path: Path) -> None:
-    for config in cells(name).values():
+    for config in load_cells(name).values():
         path = tmp_path / "again.toml"
         path.write_text(config.to_toml(), "utf-8")
         again = load(str(path))
@@ -162,7 +162,7 @@ def written(folder: Path, text: str) -> str:
 
 
 def test_a_grid_has_a_cell_for_one_level_of_every_axis(tmp_path: Path) -> None:
-    found = cells(written(tmp_path, GRID))
+    found = load_cells(written(tmp_path, GRID))
     assert list(found) == [
         "severe/moderate",
         "severe/severe",
@@ -181,7 +181,7 @@ def test_a_grid_has_a_cell_for_one_level_of_every_axis(tmp_path: Path) -> None:
 
 def test_one_cell_is_loaded_by_its_levels(tmp_path: Path) -> None:
     source = written(tmp_path, GRID)
-    assert load(source, cell="homogeneous/severe") == cells(source)["homogeneous/severe"]
+    assert load(source, cell="homogeneous/severe") == load_cells(source)["homogeneous/severe"]
     with pytest.raises(SchemaError, match="toml: a grid: choose a cell with --cell; there are"):
         load(source)
     with pytest.raises(SchemaError, match=r"no cell 'severe/sever' \(did you mean 'severe/severe'"):
@@ -227,7 +227,7 @@ def test_a_run_remembers_its_cell_and_variant(tmp_path: Path) -> None:
 )
 def test_mistakes_in_a_grid_are_named(extra: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match=rf"experiment\.toml: .*{message}"):
-        cells(written(tmp_path, f"{GRID}\n{extra}\n"))
+        load_cells(written(tmp_path, f"{GRID}\n{extra}\n"))
 
 
 def test_a_grid_is_no_single_configuration() -> None:
@@ -239,7 +239,7 @@ def test_a_grid_is_no_single_configuration() -> None:
 
 def test_a_mistake_in_every_cell_is_blamed_on_none(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match=r"experiment\.toml: unknown key run\.round "):
-        cells(written(tmp_path, GRID), ["run.round=2"])
+        load_cells(written(tmp_path, GRID), ["run.round=2"])
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_a_mistake_in_every_cell_is_blamed_on_none(tmp_path: Path) -> None:
 def test_no_level_is_made_by_setting_it(setting: str, hint: str, tmp_path: Path) -> None:
     message = rf"--set grid[^ ]+: no level of the file{hint}; there are grid\.H\.severe, "
     with pytest.raises(SchemaError, match=message):
-        cells(written(tmp_path, GRID), [setting])
+        load_cells(written(tmp_path, GRID), [setting])
 
 
 def test_levels_with_a_dot(tmp_path: Path) -> None:
@@ -261,8 +261,8 @@ def test_levels_with_a_dot(tmp_path: Path) -> None:
     with pytest.raises(
         SchemaError, match=r'change that: --set grid\.lr\."0\.1"\.method\.lr=\.\.\.'
     ):
-        cells(source, ["method.lr=0.2"])
-    found = cells(source, ['grid.lr."0.1".method.lr=0.2'])["severe/severe/0.1"]
+        load_cells(source, ["method.lr=0.2"])
+    found = load_cells(source, ['grid.lr."0.1".method.lr=0.2'])["severe/severe/0.1"]
     assert found.make_method() == FedAvg(lr=0.2)
 
 
@@ -288,11 +288,11 @@ def test_what_is_set_is_not_undone_by_a_level(tmp_path: Path) -> None:
     for setting in ("fleet.suites.preset=moderate", "fleet.suites={a=1.0, b=1.0}"):
         key = setting.partition("=")[0]
         with pytest.raises(SchemaError, match=rf"--set {key}: grid.H.severe sets it; change that"):
-            cells(source, [setting])
+            load_cells(source, [setting])
     inside = "grid.H.severe.fleet.models=['cnn_large']"  # and elsewhere another
-    both = cells(source, ["fleet.models=['cnn_small']", inside])
+    both = load_cells(source, ["fleet.models=['cnn_small']", inside])
     assert both["severe/severe"].fleet.models == ("cnn_large",)
-    found = cells(source, ["grid.H.severe.fleet.suites.preset=moderate", "run.rounds=5"])
+    found = load_cells(source, ["grid.H.severe.fleet.suites.preset=moderate", "run.rounds=5"])
     assert found["severe/severe"].fleet.suites.preset == "moderate"
     assert found["severe/severe"].run.rounds == 5
 
@@ -339,15 +339,17 @@ def test_what_is_set_is_not_undone_by_settings_of_one_method(tmp_path: Path) -> 
         with pytest.raises(SchemaError, match=own):
             load(source, [f"method.name={name}", "method.epochs=1"])
         with pytest.raises(SchemaError, match=own):
-            cells(source, ["method.epochs=1"], compare=["fedavg", name])
+            load_cells(source, ["method.epochs=1"], compare=["fedavg", name])
     with pytest.raises(SchemaError, match=own):
         load(source, ["method={name='fedprox', epochs=1}"])
     with pytest.raises(SchemaError, match=r"--set method\.mu: variants\.near sets it; change that"):
         load(source, ["method.name=near", "method.mu=1"])
     assert load(source, ["method.epochs=1"]).make_method() == FedAvg(lr=0.5, epochs=1)
-    assert cells(source, ["method.lr=1", "method.name=fedprox"], ["near"])[""].method["lr"] == 1
+    assert (
+        load_cells(source, ["method.lr=1", "method.name=fedprox"], ["near"])[""].method["lr"] == 1
+    )
     for too in ("methods.fedprox.epochs=2", "methods.fedprox={epochs=2}"):
-        both = cells(source, ["method.epochs=1", too], compare=["fedavg", "fedprox"])[""]
+        both = load_cells(source, ["method.epochs=1", too], compare=["fedavg", "fedprox"])[""]
         epochs = [both.under(name).make_method().epochs for name in both.compare]  # type: ignore[attr-defined]
         assert epochs == [1, 2]
 
@@ -377,10 +379,10 @@ def test_mistakes_in_variants_are_named(settings: list[str], message: str, tmp_p
 
 def test_the_list_to_compare_is_the_files_own_or_the_users(tmp_path: Path) -> None:
     source = written(tmp_path, 'compare = ["near", "fedavg"]\n' + VARIANTS)
-    assert cells(source)[""].compare == ("near", "fedavg")
-    assert cells(source, compare=["local"])[""].compare == ("local",)
+    assert load_cells(source)[""].compare == ("near", "fedavg")
+    assert load_cells(source, compare=["local"])[""].compare == ("local",)
     with pytest.raises(SchemaError, match=r"experiment\.toml: no method 'lokal'"):
-        cells(source, compare=["lokal"])
+        load_cells(source, compare=["lokal"])
 
 
 def test_a_single_run_has_nothing_to_do_with_what_is_compared(tmp_path: Path) -> None:
@@ -388,7 +390,7 @@ def test_a_single_run_has_nothing_to_do_with_what_is_compared(tmp_path: Path) ->
     source = written(tmp_path, 'compare = ["fedavg"]\n[method]\nname = "fedprox"\n')
     assert load(source, ["method.mu=0.5"]).make_method() == FedProx(mu=0.5)
     with pytest.raises(SchemaError, match=r"fedavg: unknown key method\.mu"):
-        cells(source, ["method.mu=0.5"])
+        load_cells(source, ["method.mu=0.5"])
 
 
 def test_presets_in_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from communis import CommunisError
 from communis.core.plugins import find, names
 from communis.run import early, presets
-from communis.run.config import Config, cells
+from communis.run.config import Config, load_cells
 from communis.run.keys import NAMED
 
 
@@ -108,7 +108,7 @@ def test_a_value_is_refused_for_the_same_reason_early_and_later(source: str, cha
     with pytest.raises(CommunisError) as refused_early:
         early.refuse(source, [change], {"compare": ()})
     with pytest.raises(CommunisError) as refused_later:
-        cells(source, [change], alone=True)
+        load_cells(source, [change], alone=True)
     assert str(refused_early.value) == str(refused_later.value)
 
 

@@ -19,7 +19,7 @@ from communis import CommunisError, Fleet
 from communis.core.claim import Claim
 from communis.run.backends import machine
 from communis.run.config import Config, bare
-from communis.run.engine import Begun, Completed, Ended, Failed, InTurn, Prepared, Said, Stop
+from communis.run.engine import Begun, Completed, Ended, Failed, InTurn, Logged, Prepared, Stop
 from communis.run.folder import RunFolder
 from communis.run.jobs import Home, Job, begun_in, comparison
 from communis.run.loop import Run
@@ -149,6 +149,30 @@ def test_a_run_that_fails_does_not_stop_the_others(
     assert contents(jobs) == whole
 
 
+def test_a_checkpoint_that_cannot_be_written_does_not_stop_the_others(
+    config: Config, whole: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run tries again to write it when it is closed, which was taken for a refusal."""
+    jobs = comparison([config], 2, tmp_path / "a", "")
+    save = RunFolder.save
+    bad = jobs[1].folder
+
+    def broken(folder: RunFolder, checkpoint: Any) -> None:
+        if folder.path == bad and checkpoint.round == 1:
+            raise CommunisError("an oversight")
+        save(folder, checkpoint)
+
+    for engine in (Processes(2), InTurn()):
+        with monkeypatch.context() as patch:
+            patch.setattr(RunFolder, "save", broken)
+            events = done(jobs, engine)
+        failures = [(label, event.why) for label, event in events if isinstance(event, Failed)]
+        assert failures == [(jobs[1].label, "an oversight")]
+        assert all(job.finished for job in jobs if job is not jobs[1])
+    done(jobs, Processes(2))
+    assert contents(jobs) == whole
+
+
 def test_a_mistake_in_a_process_is_told_with_its_traceback(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,9 +182,9 @@ def test_a_mistake_in_a_process_is_told_with_its_traceback(
     monkeypatch.setattr(RunFolder, "record", broken)
     jobs = comparison([replace(config, compare=("fedavg", "local"))], 1, tmp_path, "")
     events = done(jobs, Processes(2))
-    failures = [event.why for _, event in events if isinstance(event, Failed)]
-    assert len(failures) == 2
-    assert all("ZeroDivisionError: an oversight" in why for why in failures)
+    failures = [event for _, event in events if isinstance(event, Failed)]
+    assert [event.why for event in failures] == ["ZeroDivisionError: an oversight"] * 2
+    assert all(event.traceback.startswith("Traceback") for event in failures)
 
 
 def test_a_process_that_is_killed_fails_its_run_only(
@@ -245,7 +269,7 @@ def test_messages_of_the_library_come_from_the_parent(
     said = []
     with suppress(CommunisError):
         for job, event in Processes(2).perform(jobs):
-            if isinstance(event, Said):
+            if isinstance(event, Logged):
                 said.append((event.level, event.text == f"of {job.label}"))
     assert said
     assert set(said) == {(logging.WARNING, True)}

@@ -25,7 +25,7 @@ from communis.methods.fedavg import Down, Up
 from communis.run.backends.connection import check_same, connect
 from communis.run.cluster import Cluster, _Token, cluster_for
 from communis.run.config import Config, bare
-from communis.run.engine import Begun, Completed, Ended, Engine, InTurn, Said, Stop
+from communis.run.engine import Begun, Completed, Ended, Engine, InTurn, Logged, Stop
 from communis.run.folder import RunFolder, environment
 from communis.run.jobs import Job, comparison
 from communis.run.parallel import engine_for
@@ -263,7 +263,7 @@ def test_a_node_that_dies_costs_the_rounds_since_the_checkpoint(
             nodes.kill()
         if isinstance(event, Begun):
             begun.append((job, event.round))
-        if isinstance(event, Said) and "actor died" in event.text:
+        if isinstance(event, Logged) and "actor died" in event.text:
             said.append(event.text)
     assert len(said) == 1
     assert "is continued from its last checkpoint" in said[0]

@@ -112,6 +112,8 @@ def test_every_method_and_dataset_is_described() -> None:
         ({"rounds": 1}, r"unknown key rounds \(did you mean 'run.rounds'\?\)"),
         ({"lr": 1}, r"unknown key lr \(did you mean 'method.lr'\?\)"),
         ({"rouns": 1}, r"unknown key rouns \(did you mean 'run.rounds'\?\)"),
+        ({"dropout": {"kind": "markov"}}, r"key dropout \(did you mean 'fleet.dropout'\?\)"),
+        ({"role": []}, r"unknown key role \(did you mean 'fleet.roles'\?\)"),
         ({"method": {"name": "fedavg", "rounds": 1}}, r"method.rounds \(did you mean 'run.rounds'"),
         ({"run": {"rouns": 1}}, r"unknown key run.rouns \(did you mean 'rounds'\?\); there are"),
         ({"methods": {"fedprox": {"muu": 1}}}, r"methods.fedprox.muu \(did you mean 'mu'\?\)"),

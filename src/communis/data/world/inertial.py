@@ -25,7 +25,7 @@ STEP = 0.003  # seconds
 MOMENTS = (-STEP, 0.0, STEP)  # times relative to a measurement at which the motion must be known
 UNITS = {"acc": "g", "gyro": "rad/s", "mag": "uT"}
 
-Spot = tuple[Array, Axes]  # position (3, people, times) and axes of a sensor
+Placement = tuple[Array, Axes]  # position (3, people, times) and axes of a sensor
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ SITES = {
 }
 
 
-def worn(motion: Motion, site: Site) -> Spot:
+def worn(motion: Motion, site: Site) -> Placement:
     """Returns position and axes of a sensor that is aligned with its bone."""
     turn = motion.turns[site.joint]
     out = float(RADIUS[site.end - 1]) * motion.scale[:, None]  # in front of the bone, on the skin
@@ -55,11 +55,11 @@ def worn(motion: Motion, site: Site) -> Spot:
     return motion.root + from_pelvis, turn
 
 
-def measured(sensor: str, spots: Sequence[Spot], north: float) -> Array:
+def measured(sensor: str, placements: Sequence[Placement], north: float) -> Array:
     """Returns (3, people, times): the reading of acc, gyro or mag, from positions and axes of the
     sensor at the three MOMENTS, in a room with an angle of `north` radians from its x axis to
     north."""
-    before, at_time, after = spots
+    before, at_time, after = placements
     position, turn = at_time
     if sensor == "acc":
         return specific_force(before[0], position, after[0], turn)

@@ -140,20 +140,20 @@ class Sensors:
         for site in self.sites:
             for sensor in sensors:
                 values = np.full((crowd.windows, 3, steps), np.nan, np.float32)
-                for rows, spots in worn:  # empty if nobody is in the room
-                    true = inertial.measured(sensor, spots[site], room.north)
+                for rows, placements in worn:  # empty if nobody is in the room
+                    true = inertial.measured(sensor, placements[site], room.north)
                     values[rows] = np.tensordot(mounts[site].T, true, 1).transpose(1, 0, 2)
                 error = random(f"{site}_{sensor}").standard_normal(values.shape, np.float32)
                 yield f"{site}_{sensor}", values + self.noise * inertial.NOISE[sensor] * error
 
-    def _worn(self, subject: People, times: Array) -> dict[SiteName, list[inertial.Spot]]:
+    def _worn(self, subject: People, times: Array) -> dict[SiteName, list[inertial.Placement]]:
         """Returns the position and axes of every site at the three MOMENTS around each time."""
-        spots: dict[SiteName, list[inertial.Spot]] = {site: [] for site in self.sites}
+        placements: dict[SiteName, list[inertial.Placement]] = {site: [] for site in self.sites}
         for moment in inertial.MOMENTS:  # one after the other, because bodies take much memory
             motion = subject.at(times + moment)
             for site in self.sites:
-                spots[site].append(inertial.worn(motion, inertial.SITES[site]))
-        return spots
+                placements[site].append(inertial.worn(motion, inertial.SITES[site]))
+        return placements
 
     def _remote(self, random: Generators, crowd: Crowd, room: Room) -> Iterator[Reading]:
         """Yields the readings of Wi-Fi, radar, LiDAR and depth camera."""

@@ -42,7 +42,7 @@ LEAST = 1e-3  # noise below this counts as none
 MOST = 1e6  # noise above this counts as this much, which raises epsilon by next to nothing
 
 
-def epsilon_of(rounds: Iterable[Round], delta: float, kind: Kind = "rdp") -> float:
+def epsilon_of_rounds(rounds: Iterable[Round], delta: float, kind: Kind = "rdp") -> float:
     """Returns epsilon of all rounds together; infinite if one of them has practically no noise."""
     if not 0 < delta < 1:
         raise CommunisError(f"delta must be in (0, 1), got {delta}; 1e-5 is usual")
@@ -82,7 +82,7 @@ def noise_for(
     @lru_cache
     def excess(log_z: float) -> float:
         z = math.exp(log_z)
-        spent = epsilon_of(((q, z / math.sqrt(w)) for w in shares), delta, kind)
+        spent = epsilon_of_rounds(((q, z / math.sqrt(w)) for w in shares), delta, kind)
         return math.log(min(max(spent, 1e-300), 1e300) / epsilon)
 
     # The limit of many rounds, a Gaussian: a close start unless z is very small.

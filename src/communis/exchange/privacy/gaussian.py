@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 from communis.core.errors import CommunisError
 
@@ -28,6 +29,7 @@ def delta_of(mu: float, epsilon: float) -> float:
     return math.exp(_log_delta(mu, epsilon))
 
 
+@lru_cache(maxsize=4096)  # clients that took part equally often have the same mu
 def epsilon_of(mu: float, delta: float) -> float:
     """Returns the least epsilon for a delta; infinite if there is practically no noise."""
     _check(mu=mu, delta=delta)

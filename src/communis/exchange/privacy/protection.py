@@ -158,13 +158,13 @@ class Protection:
             return [Noted(client, diagnostics.PRIVACY_MU.name, mu) for client in cohort]
         if self.central is None or self._released is None:
             return []
-        found = {
+        notes = {
             diagnostics.PRIVACY_Z: self.central.z_of(round),
             diagnostics.PRIVACY_Q: self.central.q,
             diagnostics.PRIVACY_CLIP: self._clip,
             diagnostics.PRIVACY_CLIPPED: self._released.clipped / max(1, len(cohort)),
         }
-        return [Noted(SERVER, what.name, value) for what, value in found.items()]
+        return [Noted(SERVER, what.name, value) for what, value in notes.items()]
 
     def pay(self, cohort: Sequence[int], round: int) -> None:
         """The round is over and in the log. A round that fails is done again, and paid for once."""
@@ -242,9 +242,9 @@ class Protection:
             part = group_of(path) if "." in path else path
             why = self._uncovered(name, fraction)
             row = {"field": name, "part": part, "tensors": 0, "numbers": 0}
-            found = parts.setdefault((name, part), {**row, "covered": not why, "why": why})
-            found["tensors"] += 1
-            found["numbers"] += numbers
+            entry = parts.setdefault((name, part), {**row, "covered": not why, "why": why})
+            entry["tensors"] += 1
+            entry["numbers"] += numbers
         return {
             "mode": self.settings.mode,
             "settings": asdict(self.settings),
@@ -286,7 +286,7 @@ class Protection:
         """What a client reveals in other ways than by its messages."""
         fleet = self._fleet.fleet
         borrowed = fleet.borrowed
-        found = {
+        leaks = {
             "raw windows are handed over to the server": self._method.needs.raw_data,
             "the training windows of one client are given to everybody": (
                 self._method.needs.public_windows
@@ -305,7 +305,7 @@ class Protection:
             "who has which model follows from how many training windows clients have "
             '(fleet.deal = "size")': fleet.dealt_by_size,
         }
-        return [why for why, so in found.items() if so]
+        return [why for why, so in leaks.items() if so]
 
     def _refuse(self) -> None:
         """Refuses what is incompatible with the privacy mode."""
@@ -339,7 +339,9 @@ class Protection:
         high = len(every)
         while low < high:
             middle = (low + high + 1) // 2
-            enough = accountant.epsilon_of(every[:middle], s.delta, s.accountant) <= s.epsilon
+            enough = (
+                accountant.epsilon_of_rounds(every[:middle], s.delta, s.accountant) <= s.epsilon
+            )
             if enough:
                 low = middle
             else:

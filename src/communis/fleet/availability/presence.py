@@ -31,7 +31,7 @@ def presence(
     there = np.ones((len(start), steps), bool)
     for s in range(len(SPLITS)):
         here = np.flatnonzero(split == s)
-        if in_time and not trace.whole[s]:
+        if in_time and not trace.by_window[s]:
             within = np.arange(steps) * (windows.seconds / steps)
         else:
             within = np.array([windows.seconds / 2])

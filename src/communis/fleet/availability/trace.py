@@ -38,7 +38,7 @@ class Trace:
     start: Array  # (intervals,) float64, seconds on the client's timeline
     end: Array  # (intervals,) float64
     # Per split: a window is missing as a whole, if its centre is, instead of sample by sample.
-    whole: tuple[bool, bool, bool] = (False, False, False)
+    by_window: tuple[bool, bool, bool] = (False, False, False)
     least: tuple[float, float, float] = (0.5, 0.5, 0.5)  # per split: share of samples that a
     # window needs to count as present
 
@@ -99,7 +99,7 @@ class Trace:
 
     def digest(self) -> str:
         """Returns a hash that is equal for equal traces."""
-        digest = hashlib.sha256(repr((self.modalities, self.whole, self.least)).encode())
+        digest = hashlib.sha256(repr((self.modalities, self.by_window, self.least)).encode())
         for name in ("seconds", "client", "modality", "split", "start", "end"):
             digest.update(np.ascontiguousarray(getattr(self, name)).tobytes())
         return digest.hexdigest()
@@ -118,7 +118,7 @@ class Trace:
         about = {
             "version": 1,
             "modalities": self.modalities,
-            "whole": self.whole,
+            "whole": self.by_window,
             "least": self.least,
             "seconds": self.seconds.tolist(),
         }

@@ -1,6 +1,6 @@
 """Devices: profiles, the cost of training, and the clock that turns it into seconds and joules."""
 
-from communis.fleet.device.clock import Clock, ClockConfig, FullModel, Spent, Used
+from communis.fleet.device.clock import Clock, ClockConfig, DeviceCost, FullModel, Used
 from communis.fleet.device.profiles import (
     PRESETS,
     DeviceProfile,
@@ -15,9 +15,9 @@ __all__ = [
     "PRESETS",
     "Clock",
     "ClockConfig",
+    "DeviceCost",
     "DeviceProfile",
     "FullModel",
-    "Spent",
     "Used",
     "find",
     "load",

@@ -14,7 +14,7 @@ from communis.core import diagnostics
 from communis.core.contract import TrainingCost
 from communis.core.errors import CommunisError
 from communis.fleet.device.profiles import DeviceProfile
-from communis.models.flops import Cost
+from communis.models.flops import StepFlops
 
 Mode = Literal["flop_prop", "exact"]
 
@@ -48,7 +48,7 @@ class Used:
 
 
 @dataclass(frozen=True)
-class Spent:
+class DeviceCost:
     """The seconds by activity, and the energy, of a client in a round."""
 
     client: int
@@ -100,7 +100,7 @@ class Clock:
             flops += full.group * log.get(diagnostics.GROUP_WINDOWS.name, 0.0)
         return flops / self._speed(device)
 
-    def round(self, used: Sequence[Used]) -> list[Spent]:
+    def round(self, used: Sequence[Used]) -> list[DeviceCost]:
         """Returns the seconds and joules of every client in a round."""
         busy = []
         for client in used:
@@ -116,10 +116,10 @@ class Clock:
             idle = end - sum((compute, down, up))
             joules = profile.power_active * compute + profile.power_radio * (down + up)
             joules += profile.power_idle * idle
-            spent.append(Spent(client.client, compute, down, up, idle, joules))
+            spent.append(DeviceCost(client.client, compute, down, up, idle, joules))
         return spent
 
-    def pace(self, device: str, cost: Cost, groups: int, model: str = "") -> TrainingCost:
+    def pace(self, device: str, cost: StepFlops, groups: int, model: str = "") -> TrainingCost:
         """Returns the seconds per window of a device. `exact` uses the cost of training all
         `groups`, `flop_prop` the cost of the model with all sensors."""
         if self._mode == "exact":

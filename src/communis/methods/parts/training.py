@@ -4,7 +4,7 @@ optionally, an adjustment of the gradients. The loop logs its computation for th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import Literal, get_args, get_origin, get_type_hints
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from communis.core import diagnostics
-from communis.core.contract import Batch, Client, Model, Output, Samples
+from communis.core.contract import Batch, Client, Model, Output, Samples, Task, Trained
 from communis.core.diagnostics import Diagnostic
 from communis.core.errors import CommunisError
 from communis.core.groups import groups
@@ -25,19 +25,12 @@ from communis.methods.parts.optim import (
     clip_gradients,
     make_optimizer,
 )
+from communis.methods.parts.ranges import RANGES, refuse_out_of_range
 from communis.models.flops import Meter
 
 Loss = Callable[[Output, Batch], Tensor]
 Adjust = Callable[[Model], None]
 _meter = Meter()  # caches FLOPs by model
-
-
-@dataclass(frozen=True)
-class Trained:
-    """The result of local training."""
-
-    steps: int
-    loss: float  # mean over all windows of all steps; NaN without steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,17 +57,7 @@ class Recipe:
             if get_origin(hint) is Literal and getattr(self, name) not in get_args(hint):
                 options = ", ".join(map(repr, get_args(hint)))
                 raise CommunisError(f"{name} must be one of {options}, got {getattr(self, name)!r}")
-        if self.lr <= 0 or self.batch < 1 or self.epochs < 0 or self.max_steps < 0:
-            raise CommunisError(
-                "lr must be positive, batch at least 1, epochs and max_steps at least 0, got "
-                f"lr={self.lr}, batch={self.batch}, epochs={self.epochs}, "
-                f"max_steps={self.max_steps}"
-            )
-        if not 0 <= self.momentum < 1 or self.weight_decay < 0:
-            raise CommunisError(
-                "momentum must be in [0, 1) and weight_decay at least 0, got "
-                f"momentum={self.momentum}, weight_decay={self.weight_decay}"
-            )
+        refuse_out_of_range({name: getattr(self, name) for name in RANGES})
         if self.momentum and self.optimizer != "sgd":
             raise CommunisError(
                 f"momentum = {self.momentum} has no effect with optimizer = {self.optimizer!r}: "
@@ -93,8 +76,6 @@ class Recipe:
                 )
 
     def _check_clip(self) -> None:
-        if not 0 <= self.clip < math.inf:
-            raise CommunisError(f"clip must be finite and at least 0, got {self.clip}")
         if self.clip_modules and not self.clip:
             raise CommunisError(
                 "clip_modules has no effect with clip = 0: set clip, or remove clip_modules"
@@ -145,9 +126,11 @@ class Recipe:
         memory: with `carry`, the name of the client's optimiser memory. A method that trains
         several models or losses in a round uses a different name for each.
         """
+        if client.trained is not None:
+            self._check_plain(loss, paths, adjust, epochs, rates)
+            return client.trained
         model = client.model
-        task = client.task
-        loss = loss or (lambda output, batch: task.loss(output.prediction, batch.target))
+        loss = loss or task_loss(client.task)
         parameters = model.by_path[0]
         trained = {path: p for path, p in parameters.items() if paths is None or path in paths}
         others = [p for path, p in parameters.items() if path not in trained]
@@ -155,19 +138,17 @@ class Recipe:
         passes = self.epochs if epochs is None else epochs
         if not len(client.train) or not trained:
             passes = 0
-        optimizer = self._optimizer(client, trained, rates or {})
-        if self.carry:
-            optimizer.recall(list(trained), _recalled(client, memory))
+        optimizer = self._optimizer(client, trained, rates or {}, memory)
         clipped = self._clipped(trained)
-        seen = 0  # windows
-        steps = 0
-        total = 0.0  # sum of the loss over windows
+        sizes: list[int] = []  # windows of each step
+        values: list[Tensor] = []  # loss of each step; read at the end, as an accelerator is ahead
         model.train()
         for p in frozen:
             p.requires_grad_(False)
         try:
             with client.streams.torch("client", client.round, client.card.id):
-                for batch in self._batches(client, passes):
+                for rows in self._steps(client, passes):
+                    batch = client.train.batch(rows)
                     for p in trained.values():
                         p.grad = None
                     value = loss(model(batch), batch)
@@ -177,11 +158,10 @@ class Recipe:
                     for group in clipped:
                         clip_gradients(group, self.clip)
                     optimizer.step()
-                    steps += 1
-                    seen += len(batch)
-                    total += float(value.detach()) * len(batch)
-            if seen and client.timed:
-                _note_training(client, loss, list(trained), seen)
+                    sizes.append(len(batch))
+                    values.append(value.detach())
+            if sizes and client.timed:
+                note_training(client, loss, list(trained), sum(sizes))
         finally:
             for p in frozen:
                 p.requires_grad_(True)
@@ -189,20 +169,30 @@ class Recipe:
                 p.grad = None
         if self.carry:
             _remember(client, memory, optimizer.memory(list(trained)))
-        mean = total / seen if seen else float("nan")
-        client.log[diagnostics.LOSS.name] = mean
-        return Trained(steps, mean)
+        result = Trained(len(sizes), mean_loss(values, sizes))
+        client.log[diagnostics.LOSS.name] = result.loss
+        return result
+
+    @property
+    def plain_training(self) -> bool:
+        """Whether `local` begins with `train(client)` without further arguments. Several clients
+        can then be trained at once before `local` is called (together.py)."""
+        return False
 
     def rates(self, client: Client) -> Mapping[str, float]:
         """Returns factors on the learning rate by path, for all local training of the method."""
         return {}
 
     def _optimizer(
-        self, client: Client, trained: Mapping[str, nn.Parameter], rates: Mapping[str, float]
+        self,
+        client: Client,
+        trained: Mapping[str, nn.Parameter],
+        rates: Mapping[str, float],
+        memory: str,
     ) -> Optimizer:
         rates = {**self.rates(client), **rates}
         factors = [rates.get(path, 1.0) for path in trained] if rates else []
-        return make_optimizer(
+        optimizer = make_optimizer(
             self.optimizer,
             list(trained.values()),
             self.lr,
@@ -210,6 +200,17 @@ class Recipe:
             self.weight_decay,
             factors,
         )
+        if self.carry:
+            optimizer.recall(list(trained), _recalled(client, memory))
+        return optimizer
+
+    def _check_plain(self, *given: object) -> None:
+        """Refuses arguments of `train` where a client was trained without them."""
+        if any(argument is not None for argument in given):
+            raise CommunisError(
+                f"{type(self).__name__} declares plain_training, but trains with a loss, paths or "
+                "rates of its own: correct the declaration, or set run.together = 1"
+            )
 
     def _clipped(self, trained: Mapping[str, nn.Parameter]) -> list[list[nn.Parameter]]:
         """Returns the groups of parameters whose gradients are clipped, each group as one
@@ -223,16 +224,24 @@ class Recipe:
                 clipped.append(group)
         return clipped
 
-    def _batches(self, client: Client, passes: int) -> Iterator[Batch]:
-        """Yields the batches of these passes over the training windows, at most max_steps."""
+    def orders(self, client: Client, passes: int) -> Iterator[Tensor]:
+        """Yields the rows of the training windows in the order of each pass, at most max_steps
+        batches in all. They lie where the windows lie."""
         draw = client.generator("batches")
-        steps = 0
+        left = self.max_steps * self.batch  # windows
         for _ in range(passes):
-            for rows in torch.split(self._order(client, draw), self.batch):
-                yield client.train.batch(rows)
-                steps += 1
-                if steps == self.max_steps:
-                    return
+            order = self._order(client, draw).to(client.train.target.device)
+            if self.max_steps:
+                order = order[:left]
+                left -= self.batch * -(-len(order) // self.batch)
+            yield order
+            if self.max_steps and not left:
+                return
+
+    def _steps(self, client: Client, passes: int) -> Iterator[Tensor]:
+        """Yields the rows of each batch."""
+        for order in self.orders(client, passes):
+            yield from torch.split(order, self.batch)
 
     def _order(self, client: Client, draw: np.random.Generator) -> Tensor:
         """Returns the order of the client's training windows in one pass. If balanced, its classes
@@ -268,7 +277,7 @@ def note_forward(client: Client, samples: Samples, windows: int | None = None) -
         _add(client.log, diagnostics.FLOPS_FORWARD, forward)
 
 
-def _note_training(client: Client, loss: Loss, paths: list[str], seen: int) -> None:
+def note_training(client: Client, loss: Loss, paths: list[str], seen: int) -> None:
     """Logs the computation of this training; FLOPs only if the clock uses them."""
     trained = groups(paths)
     _add(client.log, diagnostics.WINDOWS, seen)
@@ -297,6 +306,21 @@ def _add(log: dict[str, float], what: Diagnostic, amount: float) -> None:
 def _features(output: Output, batch: Batch) -> Tensor:
     """A loss of the embedding, for passes that do not train."""
     return output.embedding.sum()
+
+
+def task_loss(task: Task) -> Loss:
+    """Returns the loss of the task, by which a client trains unless its method says otherwise."""
+    return lambda output, batch: task.loss(output.prediction, batch.target)
+
+
+def mean_loss(values: Sequence[Tensor], sizes: Sequence[int]) -> float:
+    """Returns the mean over windows of the losses of all steps; NaN without steps."""
+    if not sizes:
+        return math.nan
+    total = 0.0
+    for loss, size in zip(torch.cat([v.reshape(1) for v in values]).tolist(), sizes, strict=True):
+        total += loss * size  # not `sum`, whose rounding depends on the version of Python
+    return total / sum(sizes)
 
 
 def _recalled(client: Client, memory: str) -> dict[str, Tensor]:

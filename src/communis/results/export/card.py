@@ -12,7 +12,7 @@ from communis.core.metrics import better
 from communis.results.export.files import Kind
 from communis.results.finished import Finished
 from communis.results.predictor import Predictor
-from communis.results.verdict import verdict
+from communis.results.verdict import privacy_verdict
 
 SHOWN = ("accuracy", "macro_f1", "nll", "ece", "mae", "rmse", "mpjpe")
 
@@ -51,7 +51,7 @@ class Card:
             "scores": dict(self.scores),
             "data": str(self.run.config["data"]["name"]),
             "data_licence": self._licence,
-            "privacy": verdict(self.run).line,
+            "privacy": privacy_verdict(self.run).line,
             "communis": str(self.run.environment.get("versions", {}).get("communis", "")),
         }
 
@@ -132,7 +132,7 @@ class Card:
             "",
             "## Privacy",
             "",
-            verdict(run).line,
+            privacy_verdict(run).line,
             "",
         ]
         return "\n".join(lines)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from communis.results.compare import cells
+from communis.results.compare import runs_by_cell
 from communis.results.estimate import Estimate
 from communis.results.finished import Finished
 
@@ -57,5 +57,5 @@ def of_estimate(estimate: Estimate) -> dict[str, Any]:
 
 def each_cell(runs: Sequence[Finished]) -> dict[str, list[Finished]]:
     """The runs of every cell by its name, and of a grid all of them under ALL."""
-    groups = cells(runs)
+    groups = runs_by_cell(runs)
     return {**groups, ALL: list(runs)} if len(groups) > 1 else groups

@@ -11,11 +11,11 @@ from communis.core.selection import Select
 from communis.results import curves as bands
 from communis.results import latent, privacy, similarity
 from communis.results.allocation import allocation
-from communis.results.compare import cells, grouped
+from communis.results.compare import runs_by_cell, runs_by_method
 from communis.results.curves import Band, Bands
 from communis.results.finished import Finished
 from communis.results.frames.columns import METHOD, frame
-from communis.results.timing import courses, timing
+from communis.results.timing import score_curves, timing
 
 COLUMNS = (*METHOD, "curve", "group", "along", "x", "mean", "low", "high", "seeds", "scale")
 
@@ -26,14 +26,14 @@ def curves(
     """Means over seeds, with the lowest and the highest of them, of every cell. `along` says what x
     counts; where `scale` is "log" the mean is the geometric one."""
     table: list[dict[str, Any]] = []
-    for place, inside in cells(finished).items():
+    for place, inside in runs_by_cell(finished).items():
         score = f"test {metric}"
         table += _points(place, score, "round", bands.scores_by_round(inside, metric))
         table += _points(place, score, "megabytes", bands.scores_by_megabytes(inside, metric))
         table += _points(place, "loss", "round", bands.losses(inside))
         times = timing(inside, metric, select, targets)
         for along in ("seconds", "joules") if times else ():
-            by_time = courses(inside, times, metric, along) if times else {}
+            by_time = score_curves(inside, times, metric, along) if times else {}
             table += _points(place, score, along, by_time)
         attacked = [run for run in inside if run.attackers]
         moved = bands.distances(attacked, "attack_distance")
@@ -44,10 +44,10 @@ def curves(
             table += _points(place, name, "round", by_method)
         alike = similarity.bands(similarity.by_method(inside))
         table += _points(place, "similarity", "round", alike)
-        for method, group in grouped(inside).items():
+        for method, group in runs_by_method(inside).items():
             for parameters, band in allocation(group).bands.items():
                 table += _rows(method, place, "divergence", parameters, "round", band)
-    for points, by_seed in privacy.courses(privacy.points(finished)):
+    for points, by_seed in privacy.epsilon_curves(privacy.points(finished)):
         band = bands.by_round({"": by_seed})[""]
         for point in points:
             table += _rows(point.method, point.place, "epsilon", "", "round", band)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pandas as pd
 
 from communis.core.selection import Select
+from communis.exchange.privacy import gaussian
 from communis.results import attack
-from communis.results.account import epsilon_of
 from communis.results.finished import Finished
 from communis.results.frames.columns import ESTIMATE, METHOD, RUN, frame, of_estimate, of_run
 from communis.results.privacy import points, prices
-from communis.results.verdict import Verdict, course, verdict
+from communis.results.verdict import Verdict, epsilon_by_round, privacy_verdict
 
 
 def privacy(finished: Sequence[Finished]) -> pd.DataFrame:
@@ -37,7 +37,7 @@ def privacy(finished: Sequence[Finished]) -> pd.DataFrame:
         "epsilon_noised_claimed",
         "reasons",
     )
-    return frame(({**of_run(run), **_judged(verdict(run))} for run in finished), columns)
+    return frame(({**of_run(run), **_judged(privacy_verdict(run))} for run in finished), columns)
 
 
 def _judged(judgement: Verdict) -> dict[str, object]:
@@ -82,7 +82,7 @@ def privacy_messages(finished: Sequence[Finished]) -> pd.DataFrame:
     """What left the clients, part by part."""
     table = []
     for run in finished:
-        for part in verdict(run).table:
+        for part in privacy_verdict(run).table:
             table.append({**of_run(run), **vars(part)})
     return frame(table, (*RUN, "field", "part", "tensors", "numbers", "covered", "why"))
 
@@ -91,10 +91,10 @@ def privacy_clients(finished: Sequence[Finished]) -> pd.DataFrame:
     """What every client had spent after each of its rounds, where epsilon is counted by client."""
     table = []
     for run in finished:
-        judgement = verdict(run)
+        judgement = privacy_verdict(run)
         for client in judgement.per_client:
-            for round, mu in client.course.items():
-                spent = epsilon_of(mu, judgement.delta)
+            for round, mu in client.mu_by_round.items():
+                spent = gaussian.epsilon_of(mu, judgement.delta)
                 about = {"client": client.client, "round": round, "mu": mu, "epsilon": spent}
                 table.append({**of_run(run), **about})
     return frame(table, (*RUN, "client", "round", "mu", "epsilon"))
@@ -104,7 +104,7 @@ def privacy_rounds(finished: Sequence[Finished]) -> pd.DataFrame:
     """The largest epsilon of a client after rounds; the last round is among them."""
     table = []
     for run in finished:
-        for round, epsilon in course(run).items():
+        for round, epsilon in epsilon_by_round(run).items():
             table.append({**of_run(run), "round": round, "epsilon": epsilon})
     return frame(table, (*RUN, "round", "epsilon"))
 

@@ -10,8 +10,7 @@ import pandas as pd
 from communis.core.names import MOST_FREQUENT
 from communis.core.selection import SELECTS, Select
 from communis.results import breakdown, predictions
-from communis.results.cells import Line, Selected, averages, lines
-from communis.results.compare import Row, cells, cost, in_order, metrics, rows, weakest
+from communis.results.compare import Row, cost, in_order, metrics, rows, runs_by_cell, weakest
 from communis.results.estimate import Estimate
 from communis.results.finished import Finished
 from communis.results.frames.columns import (
@@ -29,6 +28,7 @@ from communis.results.frames.columns import (
 from communis.results.modalities import alone
 from communis.results.newcomers import by_client as newcomers_by_client
 from communis.results.newcomers import newcomers as of_newcomers
+from communis.results.over_cells import Line, Selected, averages, lines
 from communis.results.overhead import private
 
 NONE = Estimate.of(())  # no score
@@ -81,7 +81,7 @@ def runs(finished: Sequence[Finished]) -> pd.DataFrame:
 def levels(finished: Sequence[Finished]) -> pd.DataFrame:
     """Where in the grid every cell lies."""
     table = []
-    for place, inside in cells(finished).items():
+    for place, inside in runs_by_cell(finished).items():
         for axis, level in inside[0].cell.items():
             table.append({"cell": place, "axis": axis, "level": level})
     return frame(table, ("cell", "axis", "level"))
@@ -160,7 +160,7 @@ def round_scores(finished: Sequence[Finished]) -> pd.DataFrame:
 def run_scores(finished: Sequence[Finished], metric: str, select: Select) -> pd.DataFrame:
     """The values that `scores` and `selections` are means of."""
     table = []
-    for inside in cells(finished).values():
+    for inside in runs_by_cell(finished).values():
         for run in inside:
             for name in in_order(inside, metric):
                 score = run.final(name, select, by=metric)
@@ -182,12 +182,12 @@ def _run_score(
 
 def compared(finished: Sequence[Finished], metric: str, select: Select) -> dict[str, list[Row]]:
     """The rows of a comparison by cell."""
-    return {place: rows(inside, metric, select) for place, inside in cells(finished).items()}
+    return {place: rows(inside, metric, select) for place, inside in runs_by_cell(finished).items()}
 
 
 def over_cells(finished: Sequence[Finished], metric: str, select: Select) -> list[Line]:
     """The methods over all cells of a grid; empty where there is no grid."""
-    return lines(finished, metric, select) if len(cells(finished)) > 1 else []
+    return lines(finished, metric, select) if len(runs_by_cell(finished)) > 1 else []
 
 
 def scores(
@@ -290,7 +290,7 @@ def client_scores(finished: Sequence[Finished], metric: str, select: Select) -> 
 def clients(finished: Sequence[Finished], metric: str, select: Select) -> pd.DataFrame:
     """The primary metric of every client: means over seeds."""
     parts = []
-    for place, inside in cells(finished).items():
+    for place, inside in runs_by_cell(finished).items():
         table = breakdown.client_scores(inside, metric, select)
         by_client = table.groupby(["method", "client"])["score"]
         means = by_client.agg(score=breakdown.mean, runs="size").reset_index()
@@ -351,7 +351,7 @@ def sensor_scores(finished: Sequence[Finished], metric: str) -> pd.DataFrame:
     """The primary metric by the sensors that were there, after the last round: means over the
     clients that own them and over seeds, of n values."""
     parts = []
-    for place, inside in cells(finished).items():
+    for place, inside in runs_by_cell(finished).items():
         table = breakdown.sensor_scores(inside, metric)
         table = table.assign(all_it_has=table["own"])
         by_sensors = table.groupby(["method", "subset", "all_it_has"])["value"]
@@ -364,7 +364,7 @@ def class_scores(finished: Sequence[Finished]) -> pd.DataFrame:
     """F1 of every class with all sensors that a client has, after the last round: means over
     clients and seeds, of n values."""
     parts = []
-    for place, inside in cells(finished).items():
+    for place, inside in runs_by_cell(finished).items():
         by_class = breakdown.class_scores(inside).groupby(["method", "class", "label"])["value"]
         means = by_class.agg(f1=breakdown.mean, n="size").reset_index()
         parts.append(means.assign(cell=place))

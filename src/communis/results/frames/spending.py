@@ -10,7 +10,7 @@ import pandas as pd
 from communis.core.selection import Select
 from communis.results import timing as clock
 from communis.results import traffic as until
-from communis.results.compare import cells
+from communis.results.compare import runs_by_cell
 from communis.results.estimate import Estimate
 from communis.results.finished import Finished
 from communis.results.frames.columns import (
@@ -107,7 +107,7 @@ def devices(finished: Sequence[Finished]) -> pd.DataFrame:
     """Mean simulated seconds of a round by what clients are; `clients`: how many a run has."""
     columns = (*METHOD, "kind", "clients", "seconds_compute", "seconds_communication")
     parts = []
-    for place, inside in cells(finished).items():
+    for place, inside in runs_by_cell(finished).items():
         for method, table in clock.devices(inside).items():
             renamed = table.reset_index().rename(columns=_seconds(clock.PARTS))
             parts.append(renamed.assign(method=method, cell=place))
@@ -117,7 +117,7 @@ def devices(finished: Sequence[Finished]) -> pd.DataFrame:
 def busy(finished: Sequence[Finished]) -> pd.DataFrame:
     """How much of the time that devices are busy they compute, by cell."""
     table = []
-    for place, inside in cells(finished).items():
+    for place, inside in runs_by_cell(finished).items():
         by_method = clock.devices(inside)
         if by_method:
             share = clock.computing_share(by_method.values())

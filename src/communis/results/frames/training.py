@@ -10,7 +10,7 @@ from communis.core import diagnostics
 from communis.results import latent as latent_space
 from communis.results import similarity, updates
 from communis.results.allocation import allocation, over_rounds
-from communis.results.compare import cells, grouped
+from communis.results.compare import runs_by_cell, runs_by_method
 from communis.results.correlation import Correlation
 from communis.results.finished import Finished
 from communis.results.frames.columns import METHOD, RUN, frame, named, of_run, stack
@@ -28,8 +28,8 @@ def trained(finished: Sequence[Finished]) -> pd.DataFrame:
 def allocations(finished: Sequence[Finished]) -> pd.DataFrame:
     """The means of `trained` over seeds and stretches of rounds, as the maps show them."""
     parts = []
-    for place, inside in cells(finished).items():
-        for method, group in grouped(inside).items():
+    for place, inside in runs_by_cell(finished).items():
+        for method, group in runs_by_method(inside).items():
             shares = allocation(group).shares
             if len(shares):
                 wide = over_rounds(shares)
@@ -43,8 +43,8 @@ def allocation_clients(finished: Sequence[Finished]) -> pd.DataFrame:
     """The groups that a client trained per round, and how many it had time for: means over rounds
     and seeds."""
     parts = []
-    for place, inside in cells(finished).items():
-        for method, group in grouped(inside).items():
+    for place, inside in runs_by_cell(finished).items():
+        for method, group in runs_by_method(inside).items():
             trained_by = allocation(group)
             if len(trained_by.shares):
                 table = trained_by.clients.reset_index()
@@ -69,8 +69,8 @@ def update_cosines(finished: Sequence[Finished]) -> pd.DataFrame:
     """The mean cosine of updates by what the two clients sense, in the first and in the last third
     of the rounds; n: pairs x rounds x seeds."""
     parts = []
-    for place, inside in cells(finished).items():
-        for method, group in grouped(inside).items():
+    for place, inside in runs_by_cell(finished).items():
+        for method, group in runs_by_method(inside).items():
             pairs = updates.pairs(group)
             if pairs.empty:
                 continue

@@ -170,7 +170,7 @@ def _claim(privacy: PrivacyConfig, log: pd.DataFrame) -> float:
         q = _of(log, diagnostics.PRIVACY_Q)
         z = _of(log, diagnostics.PRIVACY_Z)
         rounds = zip(q, z, strict=True)
-        return accountant.epsilon_of(list(rounds), privacy.delta, privacy.accountant)
+        return accountant.epsilon_of_rounds(list(rounds), privacy.delta, privacy.accountant)
     spent = log[log["name"] == diagnostics.PRIVACY_MU.name].groupby("client")["value"]
     mu = float(spent.agg(gaussian.composed).max())
     return gaussian.epsilon_of(mu, privacy.delta)

@@ -167,9 +167,9 @@ def _losses(
         rule=config.robust.make(),
         privacy=config.privacy,
     ) as run:
-        bound = FleetClients(fleet.pool() if method.needs.raw_data else fleet, method)
-        worker = _LossTeller(bound, StateStore(run.folder.clients, run.folder.experiment))
-        start = method.start_server(bound)
+        fleet_clients = FleetClients(fleet.pool() if method.needs.raw_data else fleet, method)
+        worker = _LossTeller(fleet_clients, StateStore(run.folder.clients, run.folder.experiment))
+        start = method.start_server(fleet_clients)
         trainees = {i for record in run.history for i in record.cohort}
         attacked = [i for i in range(len(fleet)) if i in trainees or method.needs.raw_data]
         scored: dict[bool, list[Scored]] = {True: [], False: []}

@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from communis.core.markup import stacked
 from communis.results.allocation import Allocation, allocation, over_rounds
-from communis.results.compare import grouped
+from communis.results.compare import runs_by_method
 from communis.results.finished import Finished
 from communis.results.report.html import (
     charts,
@@ -40,7 +40,7 @@ def section(runs: Sequence[Finished]) -> Markup:
     maps: dict[str, Markup] = {}
     colours: dict[str, str] = {}
     everything, charts_drawn = [], []
-    for name, group in grouped(runs).items():
+    for name, group in runs_by_method(runs).items():
         trained = allocation(group)
         if trained.elastic:
             shares = shaded(over_rounds(trained.shares), "group \\ rounds", (0, 1), ".0%")
@@ -51,7 +51,9 @@ def section(runs: Sequence[Finished]) -> Markup:
             for parameters in bands:
                 colours.setdefault(parameters, colour(len(colours)))
             lines = drawn(bands, colours)
-            charts_drawn.append(curves(lines, name, "round", "divergence", whole=True, powers=True))
+            charts_drawn.append(
+                curves(lines, name, "round", "divergence", integers=True, powers=True)
+            )
     parts = [heading("What was trained"), note(ABOUT), unfolded(maps)] if maps else []
     if maps and everything:
         names = ", ".join(everything)

@@ -1,5 +1,5 @@
-"""Runs with attackers: who they were, how far they moved the aggregate, and what that did to the
-scores of the others."""
+"""The section on attackers: who they are, how far they move the aggregate, and what they change in
+the scores of the honest clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from communis.results.attack import (
     distances,
     rule,
 )
-from communis.results.compare import cells, grouped
+from communis.results.compare import runs_by_cell, runs_by_method
 from communis.results.estimate import Estimate
 from communis.results.finished import Finished
 from communis.results.report.html import heading, note, table
@@ -52,15 +52,15 @@ def section(
     shades: Mapping[str, str],
     explained: bool = False,
 ) -> Markup:
-    """Empty where no run has attackers. Methods x cells; of a single cell also curves. explained:
-    how to read it is on the page already."""
+    """Returns the section: methods x cells, and curves if there is one cell. Empty if no run has
+    attackers. explained: the page has the explanation already."""
     there = [run for run in runs if run.attackers]
     if not there:
         return EMPTY
     parts = [heading("Under attack")]
     if not explained:
         parts += [note(ABOUT), _who(there)]
-    if len(cells(runs)) == 1:
+    if len(runs_by_cell(runs)) == 1:
         rows = attacks(runs, metric, select)
         any_change = any(row.change for row in rows)
         parts.append(_methods(rows, metric, any_change))
@@ -79,7 +79,7 @@ def section(
 def _who(runs: Sequence[Finished]) -> Markup:
     """The attackers and their attack, by cell and seed."""
     attacks: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for inside in cells(runs).values():
+    for inside in runs_by_cell(runs).values():
         for run in inside:
             seeds_by_attackers = attacks.setdefault((run.place, described(run)), {})
             attackers = f"{len(run.attackers)} of {len(run.clients)}: {listed(run.attackers)}"
@@ -115,13 +115,13 @@ def _grid(
     runs: Sequence[Finished], estimates: Estimates, show: Callable[[Estimate], str]
 ) -> Markup:
     """Methods x cells with attackers."""
-    places = list(cells(runs))
+    places = list(runs_by_cell(runs))
     heads = ["method", "rule", *(place.replace(", ", "\n") for place in places)]
     lines = [
         [
             *(name, rule(group)),
             *(show(estimates[name, p]) if (name, p) in estimates else "-" for p in places),
         ]
-        for name, group in grouped(runs).items()
+        for name, group in runs_by_method(runs).items()
     ]
     return table(heads, lines, text=(0, 1))

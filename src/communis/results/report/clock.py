@@ -12,7 +12,7 @@ from markupsafe import Markup
 from communis.core.markup import EMPTY, element, stacked
 from communis.core.metrics import better
 from communis.core.selection import Select
-from communis.results.compare import cells, grouped, scored
+from communis.results.compare import runs_by_cell, runs_by_method, scored
 from communis.results.finished import Finished
 from communis.results.report.html import charts, heading, legend, note, table
 from communis.results.report.labelled_points import Point, point_chart
@@ -20,8 +20,8 @@ from communis.results.report.svg import bars, curves, drawn
 from communis.results.timing import (
     Timing,
     computing_share,
-    courses,
     coverages,
+    score_curves,
     timing,
     tradeoffs,
 )
@@ -53,7 +53,7 @@ def section(
     if math.isfinite(times.target):
         parts.append(_table(goal(times.target, metric), of_target(times), times))
     parts.append(_speedups(runs, times, metric, select, shades))
-    if len(cells(runs)) == 1:
+    if len(runs_by_cell(runs)) == 1:
         names = [row.method for row in times.rows]
         parts += [devices(runs, names), _by_time(runs, times, metric, shades)]
     return stacked(*parts)
@@ -87,7 +87,8 @@ def _speedups(
         for name, both in tradeoffs(runs, times, metric, select).items()
     }
     rows = [
-        [points[name] for name in names if name in points] for names in coverages(grouped(runs))
+        [points[name] for name in names if name in points]
+        for names in coverages(runs_by_method(runs))
     ]
     text = (
         f"Right is faster, {'up' if better(metric) > 0 else 'down'} is better; whiskers are the "
@@ -138,8 +139,8 @@ def _by_time(
 ) -> Markup:
     """The score over simulated seconds and over joules."""
     label = plain(metric)
-    by_seconds = courses(runs, times, metric, "seconds")
-    by_joules = courses(runs, times, metric, "joules")
+    by_seconds = score_curves(runs, times, metric, "seconds")
+    by_joules = score_curves(runs, times, metric, "joules")
     in_seconds = drawn(by_seconds, shades)
     in_joules = drawn(by_joules, shades)
     return stacked(

@@ -10,10 +10,10 @@ from communis.core.markup import EMPTY
 from communis.core.pooled import of_client
 from communis.core.selection import Select
 from communis.results.breakdown import by_class, by_client, by_subset
-from communis.results.cells import Selected
 from communis.results.compare import Row, mixed, rows
 from communis.results.curves import losses, scores_by_megabytes, scores_by_round
 from communis.results.finished import Finished
+from communis.results.over_cells import Selected
 from communis.results.report.html import charts, dot, heading, legend, note, shaded, table
 from communis.results.report.svg import curves, drawn
 from communis.results.wording.numbers import count, kilobytes, number, plain, versus
@@ -47,7 +47,7 @@ def sections(
                 f"Test {label} by round",
                 "round",
                 label,
-                whole=True,
+                integers=True,
             ),
             curves(
                 drawn(scores_by_megabytes(runs, metric), colours),
@@ -56,7 +56,11 @@ def sections(
                 label,
             ),
             curves(
-                drawn(losses(runs), colours), "Training loss by round", "round", "loss", whole=True
+                drawn(losses(runs), colours),
+                "Training loss by round",
+                "round",
+                "loss",
+                integers=True,
             ),
         ),
         heading(f"Test {label_of_client} of every client"),

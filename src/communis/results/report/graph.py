@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from communis.core.arrays import Array
 from communis.core.markup import EMPTY, element, stacked
-from communis.results.compare import cells
+from communis.results.compare import runs_by_cell
 from communis.results.finished import Finished
 from communis.results.graph import alike, by_edge, degree_counts, facts, names, topology
 from communis.results.report.html import charts, details, heading, legend, note, table
@@ -54,7 +54,7 @@ def section(runs: Sequence[Finished], shades: Mapping[str, str]) -> Markup:
             block = _pictures(different, colours) + _facts(different)
             parts.append(details(f"seed {seed}", block) if shown else block)
         shown |= {_appearance(group[0]) for group in different}
-    return stacked(*parts, consensus(there, shades) if len(cells(runs)) == 1 else EMPTY)
+    return stacked(*parts, consensus(there, shades) if len(runs_by_cell(runs)) == 1 else EMPTY)
 
 
 def consensus(runs: Sequence[Finished], shades: Mapping[str, str]) -> Markup:

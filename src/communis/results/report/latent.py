@@ -10,7 +10,7 @@ from markupsafe import Markup
 from communis.core import diagnostics
 from communis.core.markup import EMPTY, element, stacked
 from communis.results import latent
-from communis.results.compare import grouped
+from communis.results.compare import runs_by_method
 from communis.results.finished import Finished
 from communis.results.report.html import charts, heading, legend, note
 from communis.results.report.round_curves import by_round
@@ -56,6 +56,8 @@ def section(runs: Sequence[Finished], shades: Mapping[str, str]) -> Markup:
         drawn.append(element("div", by_round(by_method, shades, title, label), note(about)))
     if not drawn:
         return EMPTY
-    methods = [name for name in grouped(runs) if any(name in band for band in bands.values())]
+    methods = [
+        name for name in runs_by_method(runs) if any(name in band for band in bands.values())
+    ]
     names = legend({name: shades[name] for name in methods})
     return stacked(heading("The common latent space"), note(ABOUT), names, charts(*drawn))

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from communis.core.disk import regular, replace_file
 from communis.core.markup import element
 from communis.core.selection import Select
-from communis.results.compare import cells, grouped, scored
+from communis.results.compare import runs_by_cell, runs_by_method, scored
 from communis.results.finished import Finished
 from communis.results.report import (
     allocation,
@@ -23,6 +23,7 @@ from communis.results.report import (
     latent,
     modalities,
     newcomers,
+    over_cells,
     privacy,
     sensing,
     similarity,
@@ -31,7 +32,6 @@ from communis.results.report import (
     updates,
     views,
 )
-from communis.results.report import cells as grid
 from communis.results.report.html import details, document, heading, note, warning
 from communis.results.report.svg import colour
 from communis.results.wording.scores import scope
@@ -63,11 +63,11 @@ def render(
     """The methods side by side; for a grid all cells first, then each by itself. targets: see
     `timing.named`."""
     counting = scored(runs)
-    groups = cells(counting)
-    colours = {name: colour(i) for i, name in enumerate(grouped(counting))}
+    groups = runs_by_cell(counting)
+    colours = {name: colour(i) for i, name in enumerate(runs_by_method(counting))}
     parts = [element("h1", title), note(scope(runs)), *map(warning, warnings(runs))]
     if len(groups) > 1:
-        parts += grid.sections(counting, metric, select)
+        parts += over_cells.sections(counting, metric, select)
     else:
         parts += comparison.sections(counting, metric, select, colours)
     parts += [

@@ -12,7 +12,7 @@ from communis.results.compare import estimate
 from communis.results.curves import by_round
 from communis.results.estimate import Estimate
 from communis.results.finished import Finished
-from communis.results.privacy import Point, asked, courses, points, prices
+from communis.results.privacy import Point, asked, epsilon_curves, points, prices
 from communis.results.report import round_curves
 from communis.results.report.html import charts, details, heading, legend, note, table
 from communis.results.report.svg import colour
@@ -57,15 +57,23 @@ def _utility(
 ) -> Markup:
     """Scores with the verdict beside them."""
     grid = any(point.place for point in judged)
-    heads = ["method", *["cell"] * grid, "mode", "verdict", f"test {plain(metric)}"]
-    heads += ["what privacy\nchanges"] * bool(prices) + ["why not"]
+    heads = ["method", "mode", "verdict", f"test {plain(metric)}", "why not"]
+    if prices:
+        heads.insert(-1, "what privacy\nchanges")
+    if grid:
+        heads.insert(1, "cell")
     body = []
     for point in judged:
-        v, paid = point.verdict, prices.get(point.name)
-        line: list[Content] = [point.method, *[point.place] * grid, v.mode, v.brief]
-        line += [number(estimate(point.runs, metric, select))]
-        line += [signed(paid) if paid else "-"] * bool(prices)
-        body.append([*line, element("div", "; ".join(v.reasons), style=WRAPPED)])
+        v = point.verdict
+        score = number(estimate(point.runs, metric, select))
+        reasons = element("div", "; ".join(v.reasons), style=WRAPPED)
+        line: list[Content] = [point.method, v.mode, v.brief, score, reasons]
+        if prices:
+            paid = prices.get(point.name)
+            line.insert(-1, signed(paid) if paid else "-")
+        if grid:
+            line.insert(1, point.place)
+        body.append(line)
     return table(heads, body, text=(*range(3 + grid), len(heads) - 1))
 
 
@@ -102,7 +110,7 @@ def _left(v: Verdict) -> Markup:
 def _course(judged: Sequence[Point]) -> Markup:
     """The largest epsilon over rounds; empty where nothing is promised. Methods of a cell often
     spend the same: then they share a line."""
-    series = {who(points, judged): by_seed for points, by_seed in courses(judged)}
+    series = {who(points, judged): by_seed for points, by_seed in epsilon_curves(judged)}
     if not series:
         return EMPTY
     colours = {name: colour(i) for i, name in enumerate(series)}

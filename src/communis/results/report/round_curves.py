@@ -27,4 +27,4 @@ def distance_chart(
 def by_round(bands: Bands, colours: Mapping[str, str], title: str, label: str) -> Markup:
     """A chart with a line for every method and a band over its seeds."""
     powers = any(band.powers for band in bands.values())
-    return curves(drawn(bands, colours), title, "round", label, whole=True, powers=powers)
+    return curves(drawn(bands, colours), title, "round", label, integers=True, powers=powers)

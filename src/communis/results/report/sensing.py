@@ -9,7 +9,7 @@ from markupsafe import Markup
 from communis.core.markup import EMPTY, element, stacked
 from communis.data.recordings.windows import TRAIN
 from communis.fleet.availability.plot import client_map, sensor_map, suite_map
-from communis.results.compare import cells
+from communis.results.compare import runs_by_cell
 from communis.results.finished import Finished
 from communis.results.report.html import heading, note, unfolded
 from communis.results.sensing import missing
@@ -23,7 +23,7 @@ ABOUT = (
 
 def section(runs: Sequence[Finished]) -> Markup:
     """Maps of the first seed of every cell; empty where no client is described."""
-    firsts = [min(group, key=lambda run: run.seed) for group in cells(runs).values()]
+    firsts = [min(group, key=lambda run: run.seed) for group in runs_by_cell(runs).values()]
     drawn = [(run, _maps(run)) for run in firsts if run.clients]
     if not drawn:
         return EMPTY

@@ -91,7 +91,7 @@ def _curves(noted: Mapping[str, Sequence[Learning]], colours: Mapping[str, str])
         return note("No two clients ever had a class in common.")
     names = legend({name: colours[name] for name in means})
     lines = drawn(means, colours)
-    chart = curves(lines, "Mean similarity of two clients", "round", "cosine", whole=True)
+    chart = curves(lines, "Mean similarity of two clients", "round", "cosine", integers=True)
     return names + charts(chart)
 
 

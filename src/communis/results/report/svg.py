@@ -81,15 +81,15 @@ def curves(
     title: str,
     x_label: str,
     y_label: str,
-    whole: bool = False,
+    integers: bool = False,
     powers: bool = False,
 ) -> Markup:
-    """A chart of all lines on common axes, or a note that there is nothing to draw. whole: x has
+    """A chart of all lines on common axes, or a note that there is nothing to draw. integers: x has
     integer ticks; powers: y are logarithms to base 10."""
     lines = [line for line in lines if len(line.x)]
     if not lines:
         return nothing(title)
-    x_ticks = ticks(min(min(c.x) for c in lines), max(max(c.x) for c in lines), whole)
+    x_ticks = ticks(min(min(c.x) for c in lines), max(max(c.x) for c in lines), integers)
     y_ticks = ticks(min(min(c.low) for c in lines), max(max(c.high) for c in lines))
     axes = Axes(x_ticks, y_ticks)
     parts = [frame(axes, title, x_label, y_label, powers)]
@@ -152,13 +152,13 @@ def bars(
     return picture(title, parts, axes)
 
 
-def ticks(low: float, high: float, whole: bool = False, count: int = 5) -> list[float]:
-    """Round numbers that span low to high; whole: integers."""
+def ticks(low: float, high: float, integers: bool = False, count: int = 5) -> list[float]:
+    """Round numbers that span low to high; integers: integers."""
     span = high - low or abs(high) or 1.0
-    raw = max(span / count, 1.0) if whole else span / count
+    raw = max(span / count, 1.0) if integers else span / count
     power = 10.0 ** math.floor(math.log10(raw))
     steps = [s * power for s in (1, 2, 2.5, 5, 10) if s * power >= raw * 0.999]
-    step = next(s for s in steps if not whole or s == int(s))
+    step = next(s for s in steps if not integers or s == int(s))
     first = math.floor(low / step + 1e-9)
     last = max(first + 1, math.ceil(high / step - 1e-9))
     return [round(i * step, 12) for i in range(first, last + 1)]

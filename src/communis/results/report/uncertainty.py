@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup
 
 from communis.core.markup import EMPTY, stacked
-from communis.results.compare import cells
+from communis.results.compare import runs_by_cell
 from communis.results.finished import Finished
 from communis.results.report.html import charts, details, heading, legend, note, table
 from communis.results.report.svg import Dots, colour, scatter
@@ -34,7 +34,7 @@ def section(runs: Sequence[Finished]) -> Markup:
     by_method = awareness(runs)
     if not by_method:
         return EMPTY
-    colours = {place: colour(i) for i, place in enumerate(cells(runs))}
+    colours = {place: colour(i) for i, place in enumerate(runs_by_cell(runs))}
     folded = [
         details(f"{name}, client by client", _each(method)) for name, method in by_method.items()
     ]

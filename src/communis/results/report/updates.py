@@ -9,7 +9,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from communis.core.markup import EMPTY
-from communis.results.compare import grouped, plainest
+from communis.results.compare import plainest, runs_by_method
 from communis.results.finished import Finished
 from communis.results.report.html import figure, heading, note, row, shaded, unfolded
 from communis.results.updates import KINDS, by_kind, pairs, thirds
@@ -27,7 +27,7 @@ ABOUT = (
 def section(runs: Sequence[Finished]) -> Markup:
     """The runs are those of one cell. Empty where pairs were not written down."""
     drawn = {}
-    base, groups = plainest(runs), grouped(runs)
+    base, groups = plainest(runs), runs_by_method(runs)
     for name in sorted(groups, key=lambda name: name != base):
         of_pairs = pairs(groups[name])
         if of_pairs.empty:

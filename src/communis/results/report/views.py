@@ -1,4 +1,4 @@
-"""What a method's other views of the same windows would have scored, and what it measures."""
+"""The section on other predictions of a method for the same windows, and on what it measures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from communis.core.markup import EMPTY
 from communis.core.selection import Select
-from communis.results.compare import cells
+from communis.results.compare import runs_by_cell
 from communis.results.estimate import Estimate
 from communis.results.finished import Finished
 from communis.results.predictions import SEEN, Noted, measures, views
@@ -20,7 +20,9 @@ from communis.results.wording.scores import counts
 def section(runs: Sequence[Finished], metric: str, select: Select) -> Markup:
     """Empty where no method has another view or a measure of its own. Views of the common model on
     everybody's windows have a section of their own (modalities.py)."""
-    average = "averaged over cells, then over seeds" if len(cells(runs)) > 1 else "over seeds"
+    average = (
+        "averaged over cells, then over seeds" if len(runs_by_cell(runs)) > 1 else "over seeds"
+    )
     when = counts(select, metric)
     parts = []
     if other := views(runs, metric, select):

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from communis.core.pooled import is_pooled
 from communis.core.selection import Select
-from communis.results.cells import Selected
-from communis.results.compare import cells, grouped, known, metrics, ranking, scored
+from communis.results.compare import known, metrics, ranking, runs_by_cell, runs_by_method, scored
 from communis.results.estimate import FEWEST
 from communis.results.finished import Finished
+from communis.results.over_cells import Selected
 from communis.results.wording.numbers import (
     number,
     plain,
@@ -58,7 +58,7 @@ def scope(runs: Sequence[Finished]) -> str:
     asked = any(run.config["run"].get("eval_clients", 0) for run in runs)
     scored_clients = f"{_clients(runs, clients)}{' scored in a round' if asked else ''}"
     data = dict.fromkeys(str(run.config["data"]["name"]) for run in runs)
-    places = cells(runs)
+    places = runs_by_cell(runs)
     where = f"{len(places)} cells" if len(places) > 1 else next(iter(places))
     seeds = sorted({run.seed for run in runs})
     about = [
@@ -119,7 +119,7 @@ def how_to_read(
         TOGETHER if any(map(is_pooled, known(runs))) else "",
         _choices(runs),
     ]
-    grid = len(cells(runs)) > 1
+    grid = len(runs_by_cell(runs)) > 1
     if grid:
         text.append(
             "The average is taken over cells first, seed by seed, then over seeds. "
@@ -156,7 +156,10 @@ def _ranked(runs: Sequence[Finished], metric: str, select: Select) -> str:
     if not shared:
         return "No seed is shared by all methods: each is ranked by its own."
     seeds = {run.seed for run in runs}
-    if all({run.seed for run in group} == seeds == set(shared) for group in grouped(runs).values()):
+    if all(
+        {run.seed for run in group} == seeds == set(shared)
+        for group in runs_by_method(runs).values()
+    ):
         return ""
     return (
         f"Methods are ranked by seed{_s(shared)} {', '.join(map(str, shared))}, which all have or, "

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from communis.core.names import BY_MODEL
 from communis.exchange.wire import NOT_FINITE
-from communis.results.compare import grouped, mixed
+from communis.results.compare import mixed, runs_by_method
 from communis.results.finished import Finished
 from communis.results.wording.numbers import span
 
@@ -28,7 +28,7 @@ def _diverged(runs: Sequence[Finished]) -> list[str]:
     whose private state was refused at the end scores NaN; a refused message costs only its
     round."""
     lines = []
-    for method, group in grouped(runs).items():
+    for method, group in runs_by_method(runs).items():
         refusals = [
             (run, record.round, client, reason)
             for run in group

@@ -29,12 +29,12 @@ def backend_of(
             experiment=experiment,
         )
     return InProcess(
-        clients,
+        clients.on(plan.device),
         states,
         workers=plan.workers,
-        device=plan.device,
         subsets=plan.eval_subsets,
         start_method=plan.start_method,
         guard=guard,
         experiment=experiment,
+        together=plan.together,
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Protocol
@@ -43,6 +43,8 @@ from communis.exchange.wire import (
 )
 from communis.fleet.clients import FleetClients
 from communis.fleet.fleet import AnyMethod
+from communis.methods.parts.together import group_of, train_together
+from communis.methods.parts.training import Recipe
 
 EVAL_BATCH = 512
 FIRST = "first message/"  # prefix of an attacker's first message in its private state
@@ -109,8 +111,18 @@ class StateStore:
         disk.remove(self.path(client, round))
 
 
+@dataclass(frozen=True)
+class _Begun:
+    """A client whose model is filled."""
+
+    client: Client
+    state: Any
+    received: Received
+    first: dict[str, Tensor]  # an attacker's first message
+
+
 class Executor:
-    """Performs asks, one at a time, with one scratch model per architecture and sensor suite."""
+    """Performs asks with one scratch model per architecture and sensor suite."""
 
     def __init__(
         self,
@@ -128,8 +140,54 @@ class Executor:
             return self._whole(ask)
         if ask.kind == "common":
             return self._common(ask)
+        return self._end(ask, self._begin(ask))
+
+    def perform_all(self, asks: Sequence[Ask], together: int) -> Iterator[Answer]:
+        """Performs asks and yields the answers in their order. together: the largest number of
+        clients that are trained at once, as far as they and the method allow it."""
+        groups: dict[Hashable, list[int]] = defaultdict(list)
+        for index, ask in enumerate(asks):
+            key = self._group_of(ask) if together > 1 else None
+            groups[("alone", index) if key is None else key].append(index)
+        answers: dict[int, Answer] = {}
+        due = 0
+        for indices in groups.values():
+            for start in range(0, len(indices), max(1, together)):
+                part = indices[start : start + together]
+                made = self._together([asks[i] for i in part])
+                answers.update(zip(part, made, strict=True))
+            while due in answers:
+                yield answers.pop(due)
+                due += 1
+
+    def _group_of(self, ask: Ask) -> Hashable | None:
+        """Returns the key of the clients that this one can be trained with; None: with nobody."""
+        if ask.kind != "train" or not isinstance(self.method, Recipe):
+            return None
+        return group_of(self.method, self.fleet.client(ask.client, ask.round))
+
+    def _together(self, asks: Sequence[Ask]) -> list[Answer]:
+        """Performs the asks of one group of clients, which share a scratch model."""
+        if len(asks) == 1:
+            return [self.perform(asks[0])]
+        assert isinstance(self.method, Recipe)
+        begun: list[_Begun] = []
+        models: list[State] = []
+        for ask in asks:
+            begun.append(self._begin(ask))
+            models.append(State.all(begun[-1].client.model))
+        trained = train_together(self.method, [one.client for one in begun], models)
+        answers = []
+        for ask, one, model, (parameters, result) in zip(asks, begun, models, trained, strict=True):
+            (model | parameters).load_into(one.client.model)
+            client = replace(one.client, trained=result)
+            answers.append(self._end(ask, replace(one, client=client)))
+        return answers
+
+    def _begin(self, ask: Ask) -> _Begun:
+        """Opens the client and fills its model."""
         client = self.fleet.client(ask.client, ask.round, fresh=ask.since < 0)
-        first: dict[str, Tensor] = {}  # an attacker's first message
+        first: dict[str, Tensor] = {}
         if ask.since < 0:
             state = self.method.start_client(client)
         else:
@@ -138,8 +196,16 @@ class Executor:
             first = _taken(kept, FIRST)
             state = unflatten(kept, self.state_type)
         received = receive(ask.down, self.down_type, device=self.fleet.device)
+        state = self.method.adopt(client, state, received.payload)
+        return _Begun(client, state, received, first)
+
+    def _end(self, ask: Ask, begun: _Begun) -> Answer:
+        """Lets the client compute and returns its answer."""
+        client = begun.client
+        state = begun.state
+        received = begun.received
+        first = begun.first
         down = received.payload
-        state = self.method.adopt(client, state, down)
         if ask.kind in ("evaluate", "keep"):
             state = self.method.prepare(client, state)
             with torch.no_grad(), client.streams.torch("evaluation", ask.round, ask.client):
@@ -215,7 +281,7 @@ class Executor:
             return Answer(ask.client)
         state = self.method.adopt(client, self.method.start_client(client), down)
         client.model.eval()
-        found = ScoreColumns()
+        columns = ScoreColumns()
         with torch.no_grad(), client.streams.torch("evaluation", ask.round, ask.client):
             for subset in subsets_of(client.card.modalities, "each") if len(client.test) else ():
                 everything = len(subset) == len(client.card.modalities)
@@ -226,8 +292,8 @@ class Executor:
                     for score in scores
                     if score.label < 0 or is_count(score.metric)
                 ]
-                found.add(ask.client, "test", "+".join(subset), True, named)
-        return Answer(ask.client, scores=found)
+                columns.add(ask.client, "test", "+".join(subset), True, named)
+        return Answer(ask.client, scores=columns)
 
     def _private(self, client: Client, state: Any) -> dict[str, Tensor]:
         """All that a client keeps: its private state, and what its optimiser carries on."""
@@ -244,7 +310,7 @@ class Executor:
         return needed
 
     def _scores(self, client: Client, state: Any) -> ScoreColumns:
-        found = ScoreColumns()
+        columns = ScoreColumns()
         splits: list[tuple[str, Samples]] = [("val", client.val), ("test", client.test)]
         if client.card.newcomer:
             splits = [(NEWCOMERS, client.test)]
@@ -256,8 +322,8 @@ class Executor:
                 continue
             own = subset == client.card.modalities
             scores = list(self._scored(client, state, samples, subset, views=own))
-            found.add(client.card.id, split, "+".join(subset), own, scores)
-        return found
+            columns.add(client.card.id, split, "+".join(subset), own, scores)
+        return columns
 
     def _common(self, ask: Ask) -> Answer:
         """The model that a newcomer with all of the fleet's sensors gets. It is not prepared yet,

@@ -52,17 +52,19 @@ class InProcess:
         states: Path | None = None,
         *,
         workers: int = 0,
-        device: str = "cpu",
         subsets: str = "each",
         start_method: str = "",
         guard: Guard | None = None,
         experiment: str = "",
+        together: int = 1,
     ) -> None:
         """states: folder of the private client states. workers: number of processes; 1: no process
         besides this one, 0: the number that `default_workers` returns. guard: protects the messages
-        of clients. experiment: the digest that private states are bound to."""
-        start_method = start_method or default_start_method(device)
-        self.workers = workers or default_workers(start_method)
+        of clients. experiment: the digest that private states are bound to. together: clients that
+        are trained at once; if there are several, this process trains them."""
+        start_method = start_method or default_start_method(clients.device.type)
+        self.workers = 1 if together > 1 else workers or default_workers(start_method)
+        self._together = together
         self._scratch = Scratch(shared_memory())
         self._mail = self._scratch.path
         self._spare: Scratch | None = None
@@ -70,7 +72,7 @@ class InProcess:
             self._spare = Scratch()
             states = self._spare.path / "states"
         self._store = StateStore(states, experiment)
-        self._job = (clients.on(device), self._store, subsets, guard)
+        self._job = (clients, self._store, subsets, guard)
         self._context = multiprocessing.get_context(start_method)
         self._pool: list[_Worker] = []
         self._executor: Executor | None = None
@@ -103,8 +105,7 @@ class InProcess:
     def _here(self, asks: Sequence[Ask]) -> Iterator[Answer]:
         if self._executor is None:
             self._executor = _executor(self._job)
-        for ask in asks:
-            yield self._executor.perform(ask)
+        yield from self._executor.perform_all(asks, self._together)
 
     def _in_workers(self, asks: Sequence[Ask]) -> Iterator[Answer]:
         while len(self._pool) < min(self.workers, len(asks)):

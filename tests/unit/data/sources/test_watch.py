@@ -18,7 +18,7 @@ from communis import CommunisError, Fleet, Streams
 from communis.data.recordings.recording import Dataset
 from communis.data.recordings.windows import TEST, TRAIN, UNUSED, VAL
 from communis.data.sources import watch
-from tests.unit.data import made_wheel
+from tests.unit.data.fetch import made_wheel
 
 
 @pytest.fixture(scope="module")

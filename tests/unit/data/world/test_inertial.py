@@ -17,7 +17,7 @@ STEP = 0.02  # from one measurement to the next
 TIMES = np.arange(200) * STEP
 
 
-def spots(someone: People, site: str, times: Array = TIMES) -> list[inertial.Spot]:
+def placements(someone: People, site: str, times: Array = TIMES) -> list[inertial.Placement]:
     return [inertial.worn(someone.at(times + m), SITES[site]) for m in inertial.MOMENTS]
 
 
@@ -31,7 +31,7 @@ def turned(angle: Array) -> Axes:
 
 @pytest.mark.parametrize("site", SITES)
 def test_at_rest_there_is_one_g_and_no_turning(site: str) -> None:
-    here = spots(statue(), site)
+    here = placements(statue(), site)
     force = inertial.measured("acc", here, 0.0)
     np.testing.assert_allclose(np.linalg.norm(force, axis=0), 1, atol=1e-6)
     np.testing.assert_allclose(force[:, 0, 0], (0, 0, 1), atol=1e-6)  # it points up
@@ -40,7 +40,7 @@ def test_at_rest_there_is_one_g_and_no_turning(site: str) -> None:
 
 def test_constant_velocity_feels_like_rest() -> None:
     """A round with a radius of a thousand kilometres is straight enough."""
-    force = inertial.measured("acc", spots(sliding(2.0, 1.0), "chest"), 0.0)
+    force = inertial.measured("acc", placements(sliding(2.0, 1.0), "chest"), 0.0)
     np.testing.assert_allclose(force[:, 0], np.array([[0], [0], [1]]) + 0 * force[:, 0], atol=1e-4)
 
 
@@ -69,7 +69,7 @@ def test_gyro_is_the_derivative_of_orientation(action: str) -> None:
     """R' = R [w], so R(t + h) is nearly R(t) exp(h [w])."""
     step = 0.002
     times = np.arange(500) * step
-    here = spots(row(action), "wrist", times)
+    here = placements(row(action), "wrist", times)
     speed = inertial.measured("gyro", here, 0.0)[:, 0]
     matrix = np.stack(here[1][1], 1)[:, :, 0].astype(float).transpose(2, 0, 1)
     x, y, z = speed[:, :-1]
@@ -84,7 +84,7 @@ def test_gyro_is_the_derivative_of_orientation(action: str) -> None:
 def test_integrating_twice_gives_the_way(site: str, action: str) -> None:
     step = 0.004
     times = np.arange(500) * step
-    here = spots(row(action), site, times)
+    here = placements(row(action), site, times)
     force = inertial.measured("acc", here, 0.0)[:, 0]
     place, matrix = here[1][0][:, 0], np.stack(here[1][1], 1)[:, :, 0]
     acceleration = GRAVITY * (np.einsum("ijt,jt->it", matrix, force) - [[0], [0], [1]])
@@ -94,10 +94,10 @@ def test_integrating_twice_gives_the_way(site: str, action: str) -> None:
 
 
 def test_the_field_keeps_its_strength_and_points_north_and_down() -> None:
-    found = inertial.measured("mag", spots(row("turning"), "wrist"), north=0.7)
+    found = inertial.measured("mag", placements(row("turning"), "wrist"), north=0.7)
     np.testing.assert_allclose(np.linalg.norm(found, axis=0), np.hypot(20, 44), rtol=1e-5)
     assert np.ptp(found[0]) > 10
-    still = inertial.measured("mag", spots(statue(), "chest"), 0.0)
+    still = inertial.measured("mag", placements(statue(), "chest"), 0.0)
     np.testing.assert_allclose(still[:, 0, 0], (20, 0, -44), atol=1e-4)
 
 
@@ -105,7 +105,7 @@ def test_moving_the_room_or_the_start_changes_nothing() -> None:
     one = row("squatting")
     away = replace(one, centre=one.centre + 100.0)
     for sensor in ("acc", "gyro", "mag"):
-        a, b = (inertial.measured(sensor, spots(p, "wrist"), 0.4) for p in (one, away))
+        a, b = (inertial.measured(sensor, placements(p, "wrist"), 0.4) for p in (one, away))
         np.testing.assert_allclose(a, b, atol=1e-4)
 
 
@@ -113,7 +113,7 @@ def test_turning_the_room_turns_only_what_knows_north() -> None:
     one = row("squatting")
     other = replace(one, heading=one.heading + 1.0)
     for sensor, same in (("acc", True), ("gyro", True), ("mag", False)):
-        a, b = (inertial.measured(sensor, spots(p, "wrist"), 0.4) for p in (one, other))
+        a, b = (inertial.measured(sensor, placements(p, "wrist"), 0.4) for p in (one, other))
         assert np.allclose(a, b, atol=0.01) == same
 
 
@@ -123,8 +123,8 @@ def test_the_spectrum_shows_the_tempo(action: str) -> None:
     times = np.arange(1000) * STEP
     for shift in (0.0, 1.0):
         someone = row(action, rows=20, shift=shift, seed=3)
-        swing = inertial.measured("gyro", spots(someone, "pocket", times), 0.0)[1]
-        bounce = inertial.measured("acc", spots(someone, "chest", times), 0.0)[2]
+        swing = inertial.measured("gyro", placements(someone, "pocket", times), 0.0)[1]
+        bounce = inertial.measured("acc", placements(someone, "chest", times), 0.0)[2]
         assert np.abs(peak(swing) - someone.tempo).max() < 0.06
         clear = np.abs(peak(bounce) - 2 * someone.tempo) < 0.06
         assert clear.mean() > 0.8  # some people limp
@@ -141,7 +141,7 @@ def test_accelerations_are_those_of_people() -> None:
     for action, least, usual, most in (
         ("standing", 0.95, 1.0, 1.05), ("walking", 0.1, 1.1, 5), ("running", 0.0, 2.0, 12),
     ):  # fmt: skip
-        force = inertial.measured("acc", spots(row(action, 30, 1.0), "wrist"), 0.0)
+        force = inertial.measured("acc", placements(row(action, 30, 1.0), "wrist"), 0.0)
         size = np.linalg.norm(force, axis=0)
         assert size.min() >= least
         assert size.mean() == pytest.approx(usual, rel=0.25)
@@ -160,7 +160,7 @@ def test_derivatives_err_by_less_than_the_noise(action: str) -> None:
     slope_x, slope_y, slope_z = np.tensordot([1, -8, 0, 8, -1], turn, 1) / (12 * step)
     spin = np.stack([(z * slope_y).sum(0), (x * slope_z).sum(0), (y * slope_x).sum(0)])
     for sensor, expected in (("acc", force), ("gyro", spin)):
-        error = inertial.measured(sensor, spots(someone, "wrist", times), 0.0) - expected
+        error = inertial.measured(sensor, placements(someone, "wrist", times), 0.0) - expected
         assert np.sqrt((error**2).mean()) < inertial.NOISE[sensor] / 2
 
 

@@ -11,7 +11,7 @@ import pytest
 from communis.core import extras
 from communis.core.errors import CommunisError
 from communis.exchange.privacy import gaussian
-from communis.exchange.privacy.accountant import Kind, epsilon_of, noise_for, split
+from communis.exchange.privacy.accountant import Kind, epsilon_of_rounds, noise_for, split
 
 pytest.importorskip("dp_accounting")
 DELTA = 1e-5
@@ -24,14 +24,14 @@ DELTA = 1e-5
 def test_noise_that_is_known(rounds: int, epsilon: float, noise: float) -> None:
     z = noise_for(epsilon, DELTA, 0.4, rounds)
     assert z == pytest.approx(noise, rel=5e-4)  # it is found within 1e-4, and has four digits here
-    assert epsilon_of([(0.4, z)] * rounds, DELTA) <= epsilon
-    assert epsilon_of([(0.4, z * 0.9998)] * rounds, DELTA) > epsilon  # no more than it takes
+    assert epsilon_of_rounds([(0.4, z)] * rounds, DELTA) <= epsilon
+    assert epsilon_of_rounds([(0.4, z * 0.9998)] * rounds, DELTA) > epsilon  # no more than it takes
 
 
 def test_the_tighter_accountant_needs_less_noise() -> None:
     z = noise_for(2.0, DELTA, 0.4, 50, "pld")
     assert z < noise_for(2.0, DELTA, 0.4, 50, "rdp")
-    assert 1.998 < epsilon_of([(0.4, z)] * 50, DELTA, "pld") <= 2
+    assert 1.998 < epsilon_of_rounds([(0.4, z)] * 50, DELTA, "pld") <= 2
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_the_tighter_accountant_needs_less_noise() -> None:
 def test_pld_is_below_rdp_and_both_below_everybody_in_every_round(
     q: float, z: float, rounds: int
 ) -> None:
-    rdp, pld = (epsilon_of([(q, z)] * rounds, DELTA, kind) for kind in ("rdp", "pld"))
+    rdp, pld = (epsilon_of_rounds([(q, z)] * rounds, DELTA, kind) for kind in ("rdp", "pld"))
     exact = gaussian.epsilon_of(math.sqrt(rounds) / z, DELTA)
     assert 0 < pld < rdp
     if q < 1:
@@ -54,14 +54,14 @@ def test_pld_is_below_rdp_and_both_below_everybody_in_every_round(
 @pytest.mark.parametrize("mu", [0.1, 1.0, 16.5])
 def test_everybody_in_every_round_is_the_gaussian_by_itself(mu: float) -> None:
     exact = gaussian.epsilon_of(mu, DELTA)
-    assert exact <= epsilon_of([(1.0, 10 / mu)] * 100, DELTA, "pld") < exact * 1.002
+    assert exact <= epsilon_of_rounds([(1.0, 10 / mu)] * 100, DELTA, "pld") < exact * 1.002
 
 
 def test_the_grid_of_losses_is_fine_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for fine in (0.1, 0.01):
         monkeypatch.setattr("communis.exchange.privacy.accountant.FINE", fine)
-        found.append(epsilon_of([(0.4, 27.2)] * 1000, DELTA, "pld"))
+        found.append(epsilon_of_rounds([(0.4, 27.2)] * 1000, DELTA, "pld"))
     assert found[1] < found[0] < found[1] * 1.002
     assert found[1] == pytest.approx(1.8412, rel=2e-4)  # the finer grid still costs about 1e-4
 
@@ -69,7 +69,7 @@ def test_the_grid_of_losses_is_fine_enough(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("kind", ["rdp", "pld"])
 def test_more_of_anything_is_more(kind: Kind) -> None:
     def spent(q: float = 0.2, z: float = 3.0, rounds: int = 30, delta: float = DELTA) -> float:
-        return epsilon_of([(q, z)] * rounds, delta, kind)
+        return epsilon_of_rounds([(q, z)] * rounds, delta, kind)
 
     assert spent() < spent(q=0.3) < spent(q=1.0)
     assert spent() < spent(z=2.9) < spent(z=0.5)
@@ -80,26 +80,28 @@ def test_more_of_anything_is_more(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", ["rdp", "pld"])
 def test_different_rounds_add_up_in_any_order(kind: Kind) -> None:
     rounds = [(0.4, 6.0)] * 20 + [(0.2, 3.0)] * 10
-    both = epsilon_of(rounds, DELTA, kind)
-    assert both == pytest.approx(epsilon_of(rounds[::-1], DELTA, kind), rel=1e-9)
-    assert both > max(epsilon_of(rounds[:20], DELTA, kind), epsilon_of(rounds[20:], DELTA, kind))
+    both = epsilon_of_rounds(rounds, DELTA, kind)
+    assert both == pytest.approx(epsilon_of_rounds(rounds[::-1], DELTA, kind), rel=1e-9)
+    assert both > max(
+        epsilon_of_rounds(rounds[:20], DELTA, kind), epsilon_of_rounds(rounds[20:], DELTA, kind)
+    )
     free = [(0.0, 1.0), (0.4, math.inf)]
-    assert epsilon_of(rounds + free, DELTA, kind) == pytest.approx(both, rel=1e-9)
+    assert epsilon_of_rounds(rounds + free, DELTA, kind) == pytest.approx(both, rel=1e-9)
 
 
 def test_many_different_rounds_are_bounded_from_above_and_not_by_much() -> None:
     """With everybody in every round it is known exactly what they cost."""
     rounds = [(1.0, 20 + t / 10) for t in range(100)]
     exact = gaussian.epsilon_of(gaussian.composed([1 / z for _, z in rounds]), DELTA)
-    assert exact < epsilon_of(rounds, DELTA, "pld") < 1.025 * exact
+    assert exact < epsilon_of_rounds(rounds, DELTA, "pld") < 1.025 * exact
 
 
 def test_ends() -> None:
-    assert epsilon_of([], DELTA) == 0
-    assert epsilon_of([(0.0, 1.0)], DELTA) == 0
-    assert epsilon_of([(0.4, math.inf)], DELTA) == 0
-    assert epsilon_of([(0.4, 2.0), (0.4, 0.0)], DELTA) == math.inf
-    assert epsilon_of([(0.4, z / 10) for z in range(40)], DELTA, "pld") == math.inf
+    assert epsilon_of_rounds([], DELTA) == 0
+    assert epsilon_of_rounds([(0.0, 1.0)], DELTA) == 0
+    assert epsilon_of_rounds([(0.4, math.inf)], DELTA) == 0
+    assert epsilon_of_rounds([(0.4, 2.0), (0.4, 0.0)], DELTA) == math.inf
+    assert epsilon_of_rounds([(0.4, z / 10) for z in range(40)], DELTA, "pld") == math.inf
 
 
 def test_uneven_spending_costs_what_even_spending_does() -> None:
@@ -107,8 +109,8 @@ def test_uneven_spending_costs_what_even_spending_does() -> None:
     late = [0.8 + 0.4 * (t + 0.5) / rounds for t in range(rounds)]
     z = noise_for(0.5, DELTA, 0.1, rounds, weights=late)
     every = [(0.1, z / math.sqrt(w)) for w in late]
-    assert 0.499 < epsilon_of(every, DELTA) <= 0.5
-    assert epsilon_of(every[:1], DELTA) < epsilon_of(every[-1:], DELTA)
+    assert 0.499 < epsilon_of_rounds(every, DELTA) <= 0.5
+    assert epsilon_of_rounds(every[:1], DELTA) < epsilon_of_rounds(every[-1:], DELTA)
     assert z == pytest.approx(noise_for(0.5, DELTA, 0.1, rounds), rel=0.03)
     assert noise_for(0.5, DELTA, 0.1, rounds, weights=[1.0] * rounds) == noise_for(
         0.5, DELTA, 0.1, rounds
@@ -143,9 +145,9 @@ def test_what_makes_no_sense_is_refused(change: dict[str, object], words: str) -
 def test_impossible_rounds_are_refused() -> None:
     for pair in [(1.5, 1.0), (-0.1, 1.0), (0.5, -1.0), (0.5, math.nan)]:
         with pytest.raises(CommunisError, match="a round must have q in"):
-            epsilon_of([pair], DELTA)
+            epsilon_of_rounds([pair], DELTA)
     with pytest.raises(CommunisError, match=r"delta must be in \(0, 1\), got 1"):
-        epsilon_of([(0.5, 1.0)], 1.0)
+        epsilon_of_rounds([(0.5, 1.0)], 1.0)
 
 
 def test_it_says_how_to_get_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,12 +155,12 @@ def test_it_says_how_to_get_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(extras.EXTRAS, "privacy", missing)
     for kind in ("rdp", "pld"):
         with pytest.raises(CommunisError, match=r"pip install 'dp-accounting>="):
-            epsilon_of([(0.5, 2.0)], DELTA, kind)
+            epsilon_of_rounds([(0.5, 2.0)], DELTA, kind)
 
 
 def test_left_out_orders_are_not_worth_a_word(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "absl"):
-        epsilon_of([(0.4, 2.345)] * 10, DELTA)  # the lowest orders do not converge here
+        epsilon_of_rounds([(0.4, 2.345)] * 10, DELTA)  # the lowest orders do not converge here
     assert not caplog.records
     assert not logging.getLogger("absl").filters
 
@@ -178,4 +180,4 @@ def test_split_gives_a_part_of_the_budget_away() -> None:
 @pytest.mark.parametrize("q", [1e-300, 1e-9, 1.0])
 def test_very_much_noise_costs_next_to_nothing(kind: Kind, q: float) -> None:
     """Its square overflowed."""
-    assert 0 <= epsilon_of([(q, 1e200)] * 3, 1e-5, kind) < 1e-3
+    assert 0 <= epsilon_of_rounds([(q, 1e200)] * 3, 1e-5, kind) < 1e-3

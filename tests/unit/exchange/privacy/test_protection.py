@@ -31,7 +31,7 @@ from communis.methods.fedproto import FedProto
 from communis.methods.local import Local
 from communis.methods.scaffold import Scaffold
 from communis.results.finished import read
-from communis.results.verdict import verdict
+from communis.results.verdict import privacy_verdict
 from tests.contract.abilities import SENDING
 from tests.fleets import SMALL, make, mixed_fleet
 
@@ -155,8 +155,8 @@ def test_a_round_that_nobody_can_pay_is_refused_at_once() -> None:
 def test_central_privacy_stops_when_epsilon_is_spent() -> None:
     config = PrivacyConfig(mode="central", noise=4.0, epsilon=2.0)
     run = ran(FedAvg(batch=8, uniform=True), config, rounds=20, plan={"participation": 0.5})
-    taken = accountant.epsilon_of([(0.5, 4.0)] * run.round, 1e-5)
-    assert taken <= 2 < accountant.epsilon_of([(0.5, 4.0)] * (run.round + 1), 1e-5)
+    taken = accountant.epsilon_of_rounds([(0.5, 4.0)] * run.round, 1e-5)
+    assert taken <= 2 < accountant.epsilon_of_rounds([(0.5, 4.0)] * (run.round + 1), 1e-5)
     assert run.spent
     rows = log(run)
     rows = rows[rows["client"] == -1].set_index("name")["value"]
@@ -264,7 +264,7 @@ def leaks(fleet: Fleet, tmp_path: Path) -> list[str]:
     with Run(fleet, method, plan, privacy=LOCAL, folder=tmp_path, config=config) as run:
         list(run)
     found: list[str] = account(run)["leaks"]
-    assert set(found) <= {*verdict(read(tmp_path)).reasons}
+    assert set(found) <= {*privacy_verdict(read(tmp_path)).reasons}
     return found
 
 

@@ -34,14 +34,14 @@ def trace(**changes: Any) -> Trace:
         "split": np.array([2, 0, 2]),
         "start": np.array([5.0, 0.0, 2.0]),
         "end": np.array([9.0, 10.0, 3.0]),
-        "whole": (False, True, False),
+        "by_window": (False, True, False),
     }
     return Trace(**(made | changes))
 
 
 def columns(one: Trace) -> list[Any]:
     names = ("client", "modality", "split", "start", "end", "seconds")
-    return [one.modalities, one.whole, *(getattr(one, name).tolist() for name in names)]
+    return [one.modalities, one.by_window, *(getattr(one, name).tolist() for name in names)]
 
 
 def test_an_interval_holds_its_beginning_and_not_its_end() -> None:
@@ -226,7 +226,7 @@ def test_presence_by_hand() -> None:
     found = presence(trace(), still, place, np.array([1, 0]), 1, "b")  # centres at 6 s and 2 s
     assert found.tolist() == [False, False]
     assert enough(found, 0.5).tolist() == [False, False]
-    whole = presence(trace(whole=(False, False, True)), data, place, slice(None), 1, "b")
+    whole = presence(trace(by_window=(False, False, True)), data, place, slice(None), 1, "b")
     assert whole.tolist() == [[0] * 4, [0] * 4, [1] * 4]
 
 

@@ -14,7 +14,7 @@ from communis import CommunisError
 from communis.core.contract import TrainingCost
 from communis.core.settings import build
 from communis.fleet.device import PRESETS, Clock, ClockConfig, DeviceProfile, FullModel, Used, load
-from communis.models.flops import Cost
+from communis.models.flops import StepFlops
 from communis.run.config import Config
 
 FAST = DeviceProfile("fast", 4e9, 10.0, 1.0, 5.0, up=8e6, down=16e6)
@@ -48,7 +48,7 @@ def test_exact_charges_what_was_computed() -> None:
 
 
 def test_pace_agrees_with_the_time_of_a_whole_training() -> None:
-    cost = Cost(forward=3e5, backward=6e5)
+    cost = StepFlops(forward=3e5, backward=6e5)
     pace = clock("flop_prop", 0.5).pace("fast", cost, 6)
     assert astuple(pace) == pytest.approx((1e6 / 2e9, 0.2e6 / 2e9))
     seconds = 70 * (pace.forward + 6 * pace.group)

@@ -146,7 +146,7 @@ def test_names_stay_beside_their_dots() -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(1, 1), (1, 2), (1, 3), (1, 12), (1, 13), (3, 120)])
 def test_rounds_have_whole_ticks(low: int, high: int) -> None:
-    found = ticks(low, high, whole=True)
+    found = ticks(low, high, integers=True)
     assert all(x == int(x) for x in found)
     assert found[0] <= low
     assert found[-1] >= high

@@ -197,6 +197,36 @@ def test_only_the_gradients_that_are_asked_for_are_made(way: str) -> None:
         assert all(leaves[j].grad is None for j in range(3) if j != i)
 
 
+@pytest.mark.parametrize("channels", [3, 16])
+def test_an_empty_batch_gives_an_empty_batch(way: str, channels: int) -> None:
+    x = torch.zeros(0, 8, channels, requires_grad=True)
+    weight = random(5, channels, 4).requires_grad_()
+    out = conv_pool(x, weight, random(4))
+    assert out.shape == (0, 4, 4)
+    out.sum().backward()
+    assert x.grad is not None
+    assert x.grad.shape == x.shape
+    assert weight.grad is not None
+    assert not weight.grad.any()
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 4), (2, 8, 2), (8, 3), (1, 2, 8, 3)])
+def test_windows_of_another_shape_are_refused(way: str, shape: tuple[int, ...]) -> None:
+    """C would read what lies behind the weights."""
+    with pytest.raises(ValueError, match=r"expected windows \(B, T, 3\), got the shape"):
+        conv_pool(torch.zeros(shape), random(5, 3, 4), random(4))
+
+
+def test_a_lazy_negation_is_done(way: str) -> None:
+    x = torch.view_as_complex(random(2, 8, 3, 2)).conj().imag
+    assert x.is_neg()
+    leaves = [random(5, 3, 4, seed=1), random(4, seed=2)]
+    found = with_gradients(lambda *own: conv_pool(x, *own), leaves, torch.ones(()))
+    expected = with_gradients(lambda *own: conv_pool(x.resolve_neg(), *own), leaves, torch.ones(()))
+    for ours, theirs in zip(found, expected, strict=True):
+        close(ours, theirs)
+
+
 def test_windows_of_a_single_step_give_nothing(way: str) -> None:
     weight, bias = random(5, 3, 4), random(4)
     assert conv_pool(torch.zeros(2, 1, 3), weight, bias).shape == (2, 0, 4)

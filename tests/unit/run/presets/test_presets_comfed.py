@@ -22,11 +22,11 @@ from communis.data.recordings.windows import TEST, TRAIN
 from communis.exchange.topology import TopologyConfig
 from communis.fleet.clients import FleetClients
 from communis.fleet.fleet import Fleet
-from communis.run.config import Config, cells
+from communis.run.config import Config, load_cells
 from communis.run.presets import names as presets
 from tests.unit.conftest import Write
 from tests.unit.data.sources import made_deepsense, made_usc_had
-from tests.unit.run.test_presets import loaded, settings
+from tests.unit.run.presets.test_presets import loaded, settings
 
 COMFED = tuple(name for name in presets() if name.startswith("comfed/"))
 USC_HAD = tuple(name for name in COMFED if name.startswith("comfed/usc_had"))
@@ -109,7 +109,7 @@ def made(name: str, written: Written, cohort: int = 2) -> Mapping[str, Config]:
     """The cells of a preset on few files: one round of few clients."""
     expected = EXPERIMENTS[name]
     small = [*SMALL, f"run.cohort={cohort}", *expected.changes]
-    return cells(name, [f"data.folder={written(expected.write)}", *small])
+    return load_cells(name, [f"data.folder={written(expected.write)}", *small])
 
 
 def first_round(config: Config, fleet: Fleet) -> tuple[RoundRecord, Run]:

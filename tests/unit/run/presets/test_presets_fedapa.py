@@ -19,12 +19,12 @@ from communis.core.errors import CommunisError
 from communis.data.recordings.windows import TEST, TRAIN
 from communis.fleet.clients import FleetClients
 from communis.fleet.fleet import Fleet
-from communis.run.config import Config, cells
+from communis.run.config import Config, load_cells
 from communis.run.presets import names as presets
 from tests.unit.conftest import Write
 from tests.unit.data.sources import made_dsads, made_usc_had, made_wical, made_wifi_csi
-from tests.unit.run.test_presets import loaded, settings
-from tests.unit.run.test_presets_comfed import first_round, parameters
+from tests.unit.run.presets.test_presets import loaded, settings
+from tests.unit.run.presets.test_presets_comfed import first_round, parameters
 
 FEDAPA = tuple(name for name in presets() if name.startswith("fedapa/"))
 MIXED = ("fedapa/wical_models", "fedapa/world_models")
@@ -153,7 +153,7 @@ def made(name: str, written: Written, *more: str) -> Config:
     """A preset on little data: one round of few clients."""
     expected = EXPERIMENTS[name]
     folder = [f"data.folder={written(expected.write)}"] if expected.write else []
-    return cells(name, [*folder, *SMALL, *expected.changes, *more])[""]
+    return load_cells(name, [*folder, *SMALL, *expected.changes, *more])[""]
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +247,7 @@ def test_fleets_are_what_comments_say(name: str, fleets: Fleets) -> None:
 
 
 def test_no_row_of_wical_is_next_to_one_that_tests(written: Written) -> None:
-    windows = cells("fedapa/wical", [f"data.folder={written(wical)}"])[""].make_fleet().windows
+    windows = load_cells("fedapa/wical", [f"data.folder={written(wical)}"])[""].make_fleet().windows
     train, test = windows.split == TRAIN, windows.split == TEST
     for recording in np.unique(windows.recording):
         own = windows.recording == recording
@@ -289,7 +289,7 @@ def test_without_means_by_model_a_mixed_fleet_is_refused(written: Written, fleet
 def test_prototypes_go_with_the_embedding(level: str, written: Written) -> None:
     """4 bytes for every class and dimension, and for every class its count."""
     small = [f"data.folder={written(wical)}", "data.stride=8", *SMALL]
-    config = cells(EMBEDDING, small)[level].under("fedapa")
+    config = load_cells(EMBEDDING, small)[level].under("fedapa")
     _, run = first_round(config, config.make_fleet())
     links = run.links()
     up = links[(links.receiver == SERVER) & (links.payload > 0)]

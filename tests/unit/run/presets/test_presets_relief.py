@@ -17,11 +17,11 @@ from communis import RoundRecord, Run
 from communis.data.recordings.windows import TEST, TRAIN
 from communis.fleet import device
 from communis.fleet.fleet import Fleet
-from communis.run.config import Config, cells
+from communis.run.config import Config, load_cells
 from communis.run.presets import names as presets
 from tests.unit.conftest import Write
 from tests.unit.data.sources import made_dsads, made_mhealth, made_pamap2, made_stress_predict
-from tests.unit.run.test_presets import loaded, settings
+from tests.unit.run.presets.test_presets import loaded, settings
 
 RELIEF = tuple(name for name in presets() if name.startswith("relief/"))
 OF_PAPER = ("relief/pamap2", "relief/mhealth", "relief/pamap2_moment")
@@ -122,7 +122,7 @@ def made(name: str, written: Written, *changes: str) -> tuple[Config, Fleet]:
     expected = EXPERIMENTS[name]
     small = [*(f"run.{change}" for change in SMALL), "method.epochs=1", "method.max_steps=2"]
     small = [f"data.folder={written(expected.write)}", *small, *expected.changes, *changes]
-    config = cells(name, small)[expected.cell]
+    config = load_cells(name, small)[expected.cell]
     return config, config.make_fleet()
 
 

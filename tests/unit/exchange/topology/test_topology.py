@@ -360,7 +360,7 @@ def test_the_table_of_a_configuration() -> None:
 
 
 def test_the_table_in_the_documents() -> None:
-    page = Path(__file__).parents[3] / "docs" / "guides" / "topologies.md"
+    page = Path(__file__).parents[4] / "docs" / "guides" / "topologies.md"
     (block,) = re.findall(r"```toml\n(.*?)```", page.read_text("utf-8"), re.S)
     config = build(Config, tomllib.loads(block), "").topology
     assert config.make(14, Streams(0)).describe(14)["changes"]

@@ -15,12 +15,12 @@ import pytest
 from communis.cli.terminal import as_json
 from communis.core.contract import Score
 from communis.exchange.messages import Noted, Pair, Scored
-from communis.fleet.device import Spent
+from communis.fleet.device import DeviceCost
 from communis.results import allocation as training
 from communis.results import modalities as modality
 from communis.results import timing
 from communis.results import updates as update
-from communis.results.compare import Finished, collect, grouped
+from communis.results.compare import Finished, collect, runs_by_method
 from communis.results.report import allocation, clock, modalities, updates, views
 from communis.results.report.labelled_points import Point, point_chart
 from communis.results.report.page import render
@@ -92,8 +92,8 @@ def test_a_grid_has_the_average_first_and_details_in_every_cell(tmp_path: Path) 
 
 
 def test_seconds_by_kind_of_client(tmp_path: Path) -> None:
-    quick = [Spent(0, 1.0, 0.25, 0.25, 2.5, 9.0), Spent(0, 3.0, 0.25, 0.25, 0.5, 9.0)]
-    slow = Spent(1, 3.0, 0.5, 0.5, 0.0, 9.0)
+    quick = [DeviceCost(0, 1.0, 0.25, 0.25, 2.5, 9.0), DeviceCost(0, 3.0, 0.25, 0.25, 0.5, 9.0)]
+    slow = DeviceCost(1, 3.0, 0.5, 0.5, 0.0, 9.0)
     run = small(tmp_path, {"clock": [[quick[0], slow], [quick[1]]]})
     found = timing.by_type([run])
     assert found.loc["d, acc+mag", [*timing.PARTS]].tolist() == [2.0, 0.5, 1.5]
@@ -104,7 +104,7 @@ def test_seconds_by_kind_of_client(tmp_path: Path) -> None:
 def test_whether_speedups_are_about_training_or_traffic(tmp_path: Path) -> None:
     said = {}
     for compute in (3.0, 0.5):
-        spent = [Spent(0, compute, 0.5, 0.5, 0.0, 9.0)]
+        spent = [DeviceCost(0, compute, 0.5, 0.5, 0.0, 9.0)]
         run = small(tmp_path / f"small{compute}", {"clock": [spent, spent]})
         said[compute] = clock.devices([run], ["relief"])
     assert "they compute 75%." in said[3.0]
@@ -132,7 +132,7 @@ def test_score_against_speedup(runs: list[Finished]) -> None:
 
 
 def test_only_coverage_joins(runs: list[Finished]) -> None:
-    assert timing.coverages(grouped(runs)) == [["coverage_40", "relief", "coverage_80"]]
+    assert timing.coverages(runs_by_method(runs)) == [["coverage_40", "relief", "coverage_80"]]
 
 
 def test_names_of_points_do_not_cover_each_other() -> None:

@@ -20,9 +20,9 @@ from communis.results.report.page import render
 from communis.results.wording import numbers
 from communis.results.wording.warnings import warnings
 from tests.unit import folders, small
+from tests.unit.results.report.test_graph import record
 from tests.unit.results.report.test_page import lines_of
 from tests.unit.results.report.test_report import Balanced, outside
-from tests.unit.results.report.test_report_graph import record
 
 SHADES = dict.fromkeys(("alpha", "beta"), "#123456")
 CLIENTS = 5

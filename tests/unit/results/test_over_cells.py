@@ -10,9 +10,9 @@ import pytest
 
 from communis import CommunisError
 from communis.cli.terminal import as_json, out, results
-from communis.results.cells import lines, mark
-from communis.results.compare import cells, collect, paired, rows
-from communis.results.report import cells as page
+from communis.results.compare import collect, paired, rows, runs_by_cell
+from communis.results.over_cells import lines, mark
+from communis.results.report import over_cells as page
 from tests.unit import folders
 
 
@@ -36,7 +36,7 @@ def grid(tmp_path: Path) -> Path:
 def test_cells_are_neither_averaged_nor_paired(grid: Path) -> None:
     runs = collect([grid])
     assert {run.method for run in runs} == {"alpha", "beta"}  # other settings of a cell: no labels
-    found = cells(runs)
+    found = runs_by_cell(runs)
     assert sorted(found) == ["H high", "H low"]
     assert found["H low"][0].cell == {"H": "low"}
     with pytest.raises(CommunisError, match="compare each cell by itself: H high; H low"):
@@ -89,13 +89,13 @@ def test_cells_come_in_the_order_of_the_file(tmp_path: Path) -> None:
         folders.write(place, "alpha", 0, history, cell={"H": h, "I": i}, levels=levels)
     runs = collect([tmp_path])
     expected = [f"H {h}, I {i}" for h, i in product(*levels.values())]
-    assert list(cells(runs)) == list(cells(runs[::-1])) == expected
+    assert list(runs_by_cell(runs)) == list(runs_by_cell(runs[::-1])) == expected
     text = "".join(page.sections(runs, "accuracy", "last"))
     assert text.index("<td>none</td>") < text.index("<td>mild</td>") < text.index("<td>harsh</td>")
     assert "<th>b</th><th>a</th>" in text
     # The list of all levels is no setting of a run.
     folders.write(tmp_path / "old", "beta", 0, history, cell={"H": "mild", "I": "a"})
-    with_old = cells(collect([tmp_path]))["H mild, I a"]
+    with_old = runs_by_cell(collect([tmp_path]))["H mild, I a"]
     assert "not comparable" not in rows(with_old, "accuracy")[1].verdict
 
 

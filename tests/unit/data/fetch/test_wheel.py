@@ -14,7 +14,7 @@ import pytest
 from communis.core.errors import CommunisError
 from communis.data.fetch import adopt, fetch, wheel
 from communis.data.recordings.about import About, Wheel
-from tests.unit.data import made_wheel
+from tests.unit.data.fetch import made_wheel
 
 CONTENT = bytes(range(256)) * 10
 NAME = "recordings.npy"

@@ -16,10 +16,10 @@ import pytest
 from communis import Run
 from communis.core.settings import table_of
 from communis.methods.umeda import Umeda
-from communis.run.config import Config, cells
+from communis.run.config import Config, load_cells
 from communis.run.presets import names as presets
 from tests.unit.data.sources import made_mmfi, made_reli11d, made_utd_mhad
-from tests.unit.run.test_presets import loaded, settings
+from tests.unit.run.presets.test_presets import loaded, settings
 
 UMEDA = tuple(name for name in presets() if name.startswith("umeda/"))
 SGD = ("scaffold", "fednova")  # their mathematics is that of plain gradient steps
@@ -133,7 +133,7 @@ def test_one_sample_is_drawn_and_taken(entry: str, warmup: int) -> None:
     """In every round after the warm-up, wherever it lies."""
     small = ["data.windows=27", f"variants.{entry}.score_width=16"]
     changes = [*SMALL, *small, "run.rounds=5"]
-    config = cells("umeda/controls", changes)[""].under(entry)
+    config = load_cells("umeda/controls", changes)[""].under(entry)
     with Run(config.make_fleet(), config.make_method(), config.run) as run:
         notes = [run.method.notes(run.server, -1) for _ in run]
     assert [note["umeda/used"] for note in notes] == [0] * warmup + [1] * (5 - warmup)
@@ -142,7 +142,7 @@ def test_one_sample_is_drawn_and_taken(entry: str, warmup: int) -> None:
 
 
 def test_generated_people_run() -> None:
-    config = cells("umeda/world", [*SMALL, "data.windows=27", "data.clients=10"])[""]
+    config = load_cells("umeda/world", [*SMALL, "data.windows=27", "data.clients=10"])[""]
     scores = scored(config, "umeda")
     assert {"test.action.accuracy", "test.position.rmse", "test.pose.mpjpe"} <= {*scores}
 
@@ -192,7 +192,7 @@ def test_owners_files_run(name: str, tmp_path: Path) -> None:
     write, expected, changes = REAL[name]
     write(tmp_path)
     sizes = ("fleet.embedding=16", "fleet.sglt.layers=1", "fleet.sglt.heads=2")
-    config = cells(name, [*SMALL, *sizes, *changes, f"data.folder={tmp_path}"])[""]
+    config = load_cells(name, [*SMALL, *sizes, *changes, f"data.folder={tmp_path}"])[""]
     scores = scored(config, "umeda")
     assert {f"test.{metric}" for metric in expected} <= {*scores}
     assert all(math.isfinite(scores[f"test.{metric}"]) for metric in expected)

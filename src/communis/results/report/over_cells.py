@@ -10,9 +10,9 @@ from markupsafe import Markup
 from communis.core.markup import EMPTY, Content, element
 from communis.core.metrics import better
 from communis.core.selection import Select
-from communis.results.cells import Line, averages, lines, mark, other_metrics
-from communis.results.compare import cells
+from communis.results.compare import runs_by_cell
 from communis.results.finished import Finished
+from communis.results.over_cells import Line, averages, lines, mark, other_metrics
 from communis.results.report.comparison import selections
 from communis.results.report.html import figure, heading, note, row, shaded, table
 from communis.results.wording.numbers import JOINT, number, plain
@@ -24,7 +24,7 @@ def sections(runs: Sequence[Finished], metric: str, select: Select) -> list[Mark
     label = plain(metric)
     return [
         heading(f"Test {label} of every method in every cell"),
-        _grid(compared, list(cells(runs)), metric),
+        _grid(compared, list(runs_by_cell(runs)), metric),
         selections("average of", compared),
         note(how_to_read(runs, compared, metric, select)),
         heading(f"Test {label} as maps"),
@@ -80,7 +80,7 @@ def _bold(text: str, sign: str) -> Content:
 
 def _maps(compared: Sequence[Line], runs: Sequence[Finished], metric: str) -> Markup:
     """One map per method: rows are the levels of the first axis, columns those of the others."""
-    where = {place: _position(group[0]) for place, group in cells(runs).items()}
+    where = {place: _position(group[0]) for place, group in runs_by_cell(runs).items()}
     down = list(dict.fromkeys(first for first, _ in where.values()))
     across = list(dict.fromkeys(column for _, column in where.values()))
     means = [row.scores[metric].mean for line in compared for row in line.cells.values()]

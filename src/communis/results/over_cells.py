@@ -10,14 +10,14 @@ from communis.core.selection import SELECTS, Select
 from communis.results.compare import (
     LEADING,
     Row,
-    cells,
     estimate,
-    grouped,
     judge,
     metrics,
     paired,
     ranking,
     rows,
+    runs_by_cell,
+    runs_by_method,
     scored,
 )
 from communis.results.estimate import WITHIN, Estimate
@@ -55,7 +55,7 @@ class Line:
 def lines(runs: Sequence[Finished], metric: str, select: Select) -> list[Line]:
     """One line per method that was evaluated, the best average first."""
     runs = scored(runs)
-    groups, places = grouped(runs), cells(runs)
+    groups, places = runs_by_method(runs), runs_by_cell(runs)
     tables = {
         place: {row.method: row for row in rows(group, metric, select)}
         for place, group in places.items()
@@ -90,10 +90,10 @@ def averages(
 ) -> dict[str, dict[str, Estimate]]:
     """The scores `shown` of every method, averaged over cells seed by seed, then over seeds; in the
     round that `metric` chooses."""
-    places = cells(runs)
+    places = runs_by_cell(runs)
     return {
         method: {name: estimate(group, name, select, places, by=metric) for name in shown}
-        for method, group in grouped(runs).items()
+        for method, group in runs_by_method(runs).items()
     }
 
 

@@ -21,7 +21,7 @@ from communis.data.recordings.windows import TEST, TRAIN, VAL
 from communis.fleet.availability.dropout import Dropout
 from communis.fleet.clients import FleetClients
 from communis.fleet.fleet import Fleet
-from communis.run.config import Config, cells
+from communis.run.config import Config, load_cells
 from communis.run.presets import about
 from communis.run.presets import names as presets
 from tests.unit.data.sources import (
@@ -56,7 +56,7 @@ BURSTS = {  # expected seconds operating, then missing where moderate and where 
 }
 SMALL = ("rounds=1", "workers=1", "cohort=2", "eval_clients=1")
 FIRST = {"tpn": (32, 24), "tpn_mini": (16, 8)}  # width and kernel of the first convolution
-loaded = cache(cells)
+loaded = cache(load_cells)
 
 
 @cache
@@ -201,7 +201,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def made(name: str, folder: Path, cell: str) -> tuple[Config, Fleet]:
     """A preset on few files: one round, one epoch of at most two steps."""
     small = [*(f"run.{change}" for change in SMALL), "method.epochs=1", "method.max_steps=2"]
-    config = cells(name, [f"data.folder={folder}", *small])[cell]
+    config = load_cells(name, [f"data.folder={folder}", *small])[cell]
     return config, config.make_fleet()
 
 
