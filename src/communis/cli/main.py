@@ -118,6 +118,11 @@ Address = Annotated[
         "of this machine alone.",
     ),
 ]
+TrainedRun = Annotated[Path, typer.Argument(help="The folder of a finished run.")]
+Round = Annotated[
+    str,
+    typer.Option(help="last, best (the round with the best validation score), or its number."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
 
 
@@ -238,9 +243,59 @@ def report(
 
 @app.command()
 @done_by("trained")
+def predict(
+    run: TrainedRun,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="New recordings, without labels: files of your own as in training, or a folder in "
+            "the format of the run's dataset."
+        ),
+    ],
+    client: Annotated[
+        str, typer.Option(help="Whose model: the number or name of a client of the run.")
+    ] = "",
+    newcomer: Annotated[
+        bool, typer.Option("--newcomer", help="The common model, for somebody new.")
+    ] = False,
+    normalise: Annotated[
+        Literal["", "own", "fleet"],
+        typer.Option(
+            help="For a newcomer: by the values of these recordings, or by those of the fleet's "
+            "training windows. Else as in training, and by the fleet's if there are few windows."
+        ),
+    ] = "",
+    model: Annotated[
+        str, typer.Option(help="For a newcomer: the architecture, if the fleet has several.")
+    ] = "",
+    round: Round = "last",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="A CSV or Parquet file for the whole table."),
+    ] = None,
+    trust: Trust = False,
+    quiet: Quiet = False,
+) -> None:
+    """Predict for new recordings with a model that a run has learned.
+
+    They are resampled, cut into windows and normalised as in training. Sensors may be missing.
+
+    Example: communis predict runs/my-fedavg recordings/new.csv --newcomer -o new-labels.csv
+    """
+    refuse_without_runs(run)
+
+
+@app.command()
+@done_by("trained")
 def export(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
-    client: Annotated[str, typer.Option(help="Whose model: the number or name of a client.")],
+    run: TrainedRun,
+    client: Annotated[str, typer.Option(help="Whose model: the number or name of a client.")] = "",
+    common: Annotated[
+        bool, typer.Option("--common", help="The common model, for somebody new.")
+    ] = False,
+    model: Annotated[
+        str, typer.Option(help="With --common: the architecture, if the fleet has several.")
+    ] = "",
     to: Annotated[
         Literal["onnx", "pt2", "safetensors"],
         typer.Option(
@@ -248,17 +303,14 @@ def export(
             "torch.export.load; safetensors: the tensors alone."
         ),
     ] = "onnx",
-    round: Annotated[
-        str,
-        typer.Option(help="last, best (the round with the best validation score), or its number."),
-    ] = "last",
+    round: Round = "last",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The file to write.")
     ] = None,
     trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a client's trained model with its preprocessing as one file.
+    """Write a trained model with its preprocessing as one file.
 
     A model card lies beside it. The model in the file is compared with the trained one.
 

@@ -1,40 +1,166 @@
-"""What was learned: export."""
+"""What was learned: predict and export."""
 
 from __future__ import annotations
 
 import importlib
+from collections import Counter
 from pathlib import Path
+from typing import Literal
+
+import pandas as pd
+from rich.table import Table
 
 from communis.cli.console import out
+from communis.core import disk
 from communis.core.errors import CommunisError
 from communis.core.plugins import find
 from communis.results.export.card import Card
 from communis.results.export.check import compared
 from communis.results.export.files import Kind, write
 from communis.results.finished import read
+from communis.results.predict import LEAST_WINDOWS, Cuttings, cut, table
+from communis.results.predictor import Predictor
 from communis.results.trained import Trained
 
 SUFFIX = {"onnx": ".onnx", "pt2": ".pt2", "safetensors": ".safetensors"}
+SHOWN = 20  # rows of predictions on the screen
+
+
+def predict(
+    run: Path,
+    files: list[Path],
+    client: str,
+    newcomer: bool,
+    normalise: Literal["", "own", "fleet"],
+    model: str,
+    round: str,
+    output: Path | None,
+    trust: bool,
+    quiet: bool,
+) -> None:
+    if output is not None and output.suffix not in (".csv", ".parquet"):
+        raise CommunisError(f"{output}: expected a name that ends in .csv or .parquet")
+    trained = Trained(run)
+    _refuse_both(trained, client, newcomer, "--newcomer")
+    if client and (normalise or model):
+        raise CommunisError(
+            "--normalise and --model are for a newcomer; a client of the run has its own model and "
+            "scale"
+        )
+    if client:
+        predictor = trained.model(trained.client(client), round)
+        windows = cut(trained, files)
+        how = "the client's own training windows"
+    else:
+        trained.common(model, round)  # refused before any file is read
+        windows = cut(trained, files)
+        predictor, how = _for_newcomer(trained, windows, normalise, model, round)
+    frame = table(predictor, windows)
+    if not quiet:
+        _show(frame, how, predictor)
+    if output is not None:
+        _write(frame, output)
+        out.print(f"wrote {output}: {len(frame)} windows", soft_wrap=True)
 
 
 def export(
-    run: Path, client: str, round: str, to: Kind, output: Path | None, trust: bool, quiet: bool
+    run: Path,
+    client: str,
+    common: bool,
+    model: str,
+    to: Kind,
+    round: str,
+    output: Path | None,
+    trust: bool,
+    quiet: bool,
 ) -> None:
     trained = Trained(run)
-    number = trained.client(client)
-    predictor = trained.model(number, round)
-    path = output or Path(f"{run.name}-client{number}{SUFFIX[to]}")
+    _refuse_both(trained, client, common, "--common")
+    if common:
+        predictor = trained.common(model, round)
+        whose = "the common model"
+        name = f"{run.name}-common"
+    else:
+        number = trained.client(client)
+        predictor = trained.model(number, round)
+        whose = f"client {number}"
+        name = f"{run.name}-client{number}"
+    path = output or Path(f"{name}{SUFFIX[to]}")
     if path.suffix != SUFFIX[to]:
         raise CommunisError(f"{path}: a file for --to {to} ends in {SUFFIX[to]}")
     finished = read(run)
     source = find("data", str(finished.config["data"]["name"]))
     about = getattr(importlib.import_module(source.__module__), "ABOUT", None)
-    card = Card(finished, predictor, trained.number(round), f"client {number}", about, to)
+    card = Card(finished, predictor, trained.number(round), whose, about, to)
     write(predictor, to, path, card.metadata)
     check = "" if to == "safetensors" else compared(trained, predictor, path, to).line
     beside = path.with_suffix(".md")
-    beside.write_text(card.text(path.name, check), "utf-8")
+    disk.replace_file(beside, card.text(path.name, check).encode())
     if not quiet:
         out.print(f"wrote {path} and its model card {beside}", soft_wrap=True)
         if check:
             out.print(f"checked: {check}", soft_wrap=True)
+
+
+def _refuse_both(trained: Trained, client: str, common: bool, option: str) -> None:
+    """Refuses commands that name no model, or two."""
+    if bool(client) != common:
+        return
+    example = trained.clients[0] if trained.clients else 0
+    raise CommunisError(
+        f"whose model: expected either --client, such as --client {example}, or {option}"
+    )
+
+
+def _for_newcomer(
+    trained: Trained,
+    windows: Cuttings,
+    normalise: Literal["", "own", "fleet"],
+    model: str,
+    round: str,
+) -> tuple[Predictor, str]:
+    """Returns the common model, prepared for these recordings, and how it normalises them."""
+    recorded = windows.inputs()
+    if trained.normalises == "none":
+        return trained.common(model, round, recorded=recorded), "nothing, as in training"
+    usual = "own" if trained.normalises == "client" else "fleet"
+    chosen = normalise or usual
+    if chosen == "own" and not normalise and len(windows) < LEAST_WINDOWS:
+        chosen = "fleet"
+    if chosen == "own":
+        scales = windows.scales()
+        predictor = trained.common(model, round, scales, recorded)
+        return predictor, f"the {len(windows)} windows of these recordings, without labels"
+    return trained.common(model, round, recorded=recorded), "the fleet's training windows"
+
+
+def _show(frame: pd.DataFrame, how: str, predictor: Predictor) -> None:
+    if "label" in frame:
+        columns = ["recording", "start", "end", "sensors", "label", "probability"]
+        columns += ["uncertainty"] if "uncertainty" in frame else []
+    else:
+        columns = list(frame.columns)
+    view = Table(box=None)
+    for column in columns:
+        view.add_column(column, overflow="fold")
+    for _, row in frame.head(SHOWN).iterrows():
+        cells = [f"{x:.3f}" if isinstance(x, float) else str(x) for x in row[columns]]
+        view.add_row(*cells)
+    out.print(view)
+    if len(frame) > SHOWN:
+        out.print(f"and {len(frame) - SHOWN} more windows; -o FILE.csv writes all", soft_wrap=True)
+    if "label" in frame:
+        counts = Counter(frame["label"])
+        parts = [f"{name} {count}" for name, count in counts.most_common()]
+        out.print(f"{len(frame)} windows: {', '.join(parts)}", soft_wrap=True)
+    lacking = [m for m in predictor.modalities if not frame["sensors"].str.contains(m).any()]
+    if lacking:
+        out.print(f"without {', '.join(lacking)}, which the recordings do not have", soft_wrap=True)
+    out.print(f"normalised by {how}", soft_wrap=True)
+
+
+def _write(frame: pd.DataFrame, path: Path) -> None:
+    if path.suffix == ".csv":
+        disk.replace_file(path, frame.to_csv(index=False).encode())
+    else:
+        disk.replace_file(path, frame.to_parquet(index=False))
