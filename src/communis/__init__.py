@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from communis.fleet.fleet import Fleet
     from communis.methods.fedavg import FedAvg
     from communis.methods.parts.training import Recipe
+    from communis.results.experiment import open
     from communis.run.config import load
     from communis.run.loop import Run
     from communis.run.plan import Plan
@@ -75,6 +76,7 @@ __all__ = [
     "Task",
     "Windows",
     "load",
+    "open",
 ]
 _CONTRACT = ("Batch", "Card", "Client", "FleetView", "Method", "Model", "Output", "Score", "Task")
 _HOMES = {
@@ -91,6 +93,7 @@ _HOMES = {
     "Streams": "core.streams",
     "Windows": "data.recordings.windows",
     "load": "run.config",
+    "open": "results.experiment",
 }
 
 

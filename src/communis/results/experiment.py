@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -15,8 +16,11 @@ from communis.results.compare import Row, collect, refuse_unknown, scored
 from communis.results.finished import Finished
 from communis.results.frames import curves, fleet, protection, scores, spending, training
 from communis.results.over_cells import Line
+from communis.results.predictor import Predictor
 from communis.results.timing import named
+from communis.results.trained import Trained
 from communis.results.wording.scores import default_metric, default_select
+from communis.run.learned import INDEX
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,69 @@ class Results:
             raise CommunisError(f"select: expected {', '.join(SELECTS)}, got {select!r}")
         way = select or default_select(runs)
         return cls(runs, chosen, way, named(scored(runs), chosen, targets))
+
+    def only(self, method: str = "", seed: int | None = None, cell: str | None = None) -> Results:
+        """The same of some of the runs: those of a method, a seed or a cell."""
+        kept = [
+            run
+            for run in self.read_runs
+            if (not method or run.method == method)
+            and (seed is None or run.seed == seed)
+            and (cell is None or run.place == cell)
+        ]
+        if not kept:
+            there = ", ".join(dict.fromkeys(_called(run) for run in self.read_runs))
+            raise CommunisError(f"no such run; there are {there}")
+        return Results(kept, self.metric, self.select, self.targets)
+
+    @property
+    def run(self) -> Finished:
+        """The run, if there is one only."""
+        if len(self.read_runs) > 1:
+            there = "; ".join(_called(run) for run in self.read_runs[:4])
+            raise CommunisError(
+                f"there are {len(self.read_runs)} runs, such as {there}: choose one by "
+                "results.only(method=..., seed=...)"
+            )
+        return self.read_runs[0]
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The configuration of the run, with every default written out."""
+        return self.run.config
+
+    def model(self, client: int | str, round: int | str = "last") -> Predictor:
+        """The trained model of a client of the run, with its preprocessing: a torch module that
+        takes raw windows. client: number or name. round: `last`, or `best` by validation."""
+        trained = Trained(self.run.path)
+        return trained.model(trained.client(str(client)), round)
+
+    def common_model(self, model: str = "", round: int | str = "last") -> Predictor:
+        """The model that somebody gets who took no part in training, normalised by the fleet's
+        training windows. model: which architecture, if there are several."""
+        return Trained(self.run.path).common(model, round)
+
+    @cached_property
+    def predictions(self) -> pd.DataFrame:
+        """One row per run and test window, after the last round: client, row in the data, target
+        and scores in half precision; of the runs that keep them (`run.keep`)."""
+        frames = []
+        for run in self.read_runs:
+            if (run.path / INDEX).exists():
+                frame = Trained(run.path).predictions()
+                frame.insert(0, "method", run.method)
+                frame.insert(1, "cell", run.place)
+                frame.insert(2, "seed", run.seed)
+                frames.append(frame)
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+    def _repr_html_(self) -> str:
+        """A notebook shows the scores in the round that counts."""
+        shown = self.scores.query("over_clients == 'mean' and metric == @self.metric")
+        columns = ["method", "cell", "metric", "mean", "spread", "seeds"]
+        table: str = shown[columns].to_html(index=False, float_format="{:.3f}".format)
+        names = ", ".join(self.frames())
+        return f"{table}<p>{len(self.read_runs)} runs; frames: {names}</p>"
 
     def frames(self) -> dict[str, pd.DataFrame]:
         """The frames that have rows, by the name of their property."""
@@ -351,8 +418,19 @@ class Results:
         return fleet.missing_time(self.read_runs)
 
 
+def open(folders: str | Path | Iterable[str | Path], **settings: Any) -> Results:
+    """The results of a run or a comparison: `Results.read`."""
+    return Results.read(folders, **settings)
+
+
+def _called(run: Finished) -> str:
+    """What tells a run apart: its method, cell and seed."""
+    cell = f", cell {run.place!r}" if run.place else ""
+    return f"method {run.method!r}{cell}, seed {run.seed}"
+
+
 FRAMES = tuple(
     name
     for name, value in vars(Results).items()
-    if isinstance(value, cached_property) and not name.startswith("_")
+    if isinstance(value, cached_property) and not name.startswith("_") and name != "predictions"
 )
