@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from communis import CommunisError, Fleet, Plan, Run
+from communis import CommunisError, Fleet, Output, Plan, Run
 from communis.cli.main import app
 from communis.core import plugins
 from communis.core.reductions.settings import RobustConfig
@@ -121,6 +122,26 @@ def test_own_and_built_in_networks_form_one_fleet(name: str) -> None:
         return
     with pytest.raises(CommunisError, match="averages parameters, but clients have"):
         finished(name, fleet)
+
+
+class Concatenating(Blocks):
+    """Its head has as many inputs as the client's sensors have features."""
+
+    def __init__(self, shapes: Any, outputs: int) -> None:
+        super().__init__(shapes, outputs)
+        self.head = nn.Linear(6 * len(shapes), outputs)
+
+    def join(self, features: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> Output:
+        fused = torch.cat(list(features.values()), 1)
+        return Output(features, fused, fused, self.head(fused))
+
+
+def test_parameters_whose_shape_depends_on_the_sensors_cannot_be_averaged() -> None:
+    fleet = mixed_fleet(models=(Concatenating,))
+    words = r"Concatenating: head\.weight has shape .* features added up instead of concatenated"
+    with pytest.raises(CommunisError, match=words):
+        finished("fedavg", fleet)
+    assert finished("local", fleet).history
 
 
 def test_clients_of_one_network_share_among_themselves() -> None:
