@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,15 @@ def test_the_clock_counts_their_work(kind: str, mode: Any) -> None:
     record = finished("fedavg", fleet).history[-1]
     assert record.virtual_seconds > 0
     assert record.virtual_joules > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bytes_are_those_of_their_parameters(kind: str) -> None:
+    run = finished("fedavg", own_fleet(kind))
+    for record in run.history:
+        cards = [run.cards[client] for client in record.cohort]
+        numbers_sent = sum(prod(shape) for card in cards for shape in card.params.values())
+        assert record.bytes_up == record.bytes_down == 4 * numbers_sent
 
 
 def test_all_branches_are_held_by_every_client() -> None:
