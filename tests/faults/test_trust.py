@@ -100,6 +100,8 @@ def named(foreign: Path) -> dict[str, str]:
         "variants": '[variants.a]\nname = "foreign_code:Other"',
         "compare": 'compare = ["foreign_code:Other"]',
         "grid": '[grid.H.a]\nmethod.name = "foreign_code:Other"',
+        "models": 'data.name = "synthetic"\nfleet.models = ["foreign_code:Net"]',
+        "roles": '[[fleet.roles]]\nmodalities = ["m0"]\ncount = 1\nmodel = "foreign_code:Net"',
     }
     found = {"run": str(folder)}
     for key, text in texts.items():
@@ -116,7 +118,8 @@ def named(foreign: Path) -> dict[str, str]:
         "run method", "run methods", "run data", "run variants", "run grid --cell a",
         "compare fedavg --on method", "compare --on compare", "compare fedavg --on methods",
         "compare fedavg --on variants", "compare fedavg --on grid", "resume run",
-        "data preview method", "data preview data", "privacy audit method",
+        "data preview method", "data preview data", "privacy audit method", "run models",
+        "compare fedavg --on models", "data preview models", "privacy audit models", "run roles",
         "privacy membership run",
     ],
 )  # fmt: skip
@@ -148,7 +151,12 @@ def test_reading_results_runs_nothing(
 
 
 @pytest.mark.parametrize(
-    "words", [["methods", "foreign_code:Other"], ["data", "show", "foreign_code:Other"]]
+    "words",
+    [
+        ["methods", "foreign_code:Other"],
+        ["data", "show", "foreign_code:Other"],
+        ["models", "show", "foreign_code:Loose"],
+    ],
 )
 def test_a_name_on_the_command_line_needs_no_trust(words: list[str], foreign: Path) -> None:
     done = CliRunner().invoke(app, words)

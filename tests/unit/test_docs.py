@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import runpy
 import shlex
+import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import pytest
 import typer
 
 from communis.cli.main import app, main
+from communis.core import plugins
 from communis.core.plugins import names
 from communis.core.settings import build
 from communis.data.own import manifest
@@ -42,9 +44,15 @@ WALKED = (
     "docs/start/first-run.md",
     "docs/start/own-data.md",
     "docs/start/own-method.md",
+    "docs/start/own-network.md",
     "docs/guides/results.md",
 )
-SLOW = ("docs/start/first-run.md", "docs/start/own-data.md", "docs/start/own-method.md")
+SLOW = (
+    "docs/start/first-run.md",
+    "docs/start/own-data.md",
+    "docs/start/own-method.md",
+    "docs/start/own-network.md",
+)
 # Programs whose lines are not run, with the reason. Lines of `communis` on pages that are not
 # walked are checked: the command, its options, presets, methods, cells and settings.
 NOT_RUN = {
@@ -109,6 +117,7 @@ def test_blocks_have_a_known_language() -> None:
 def test_a_page_can_be_followed(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(plugins, "_trusted", {})
     space: dict[str, object] = {}
     for block in blocks():
         if block.page != page:
@@ -141,7 +150,8 @@ def test_python_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("block", blocks("toml"), ids=by_name)
-def test_toml_is_valid(block: Block, tmp_path: Path) -> None:
+def test_toml_is_valid(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_modules(block.page, tmp_path, monkeypatch)
     path = tmp_path / (block.file or "block.toml")
     path.write_text(block.text, "utf-8")
     if block.file == "devices.toml":
@@ -152,6 +162,16 @@ def test_toml_is_valid(block: Block, tmp_path: Path) -> None:
         for config in load_cells(str(path)).values():
             for name in (*config.compare, *config.variants):
                 assert config.under(name).make_method()
+
+
+def write_modules(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writes the Python files of a page, which its configurations name, and trusts them."""
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(plugins, "_trusted", {"": None})
+    for block in blocks("python"):
+        if block.page == page and block.file:
+            (folder / block.file).write_text(block.text, "utf-8")
+            monkeypatch.delitem(sys.modules, Path(block.file).stem, raising=False)
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guides/experiments.md"])
@@ -195,7 +215,8 @@ def check(arguments: list[str], where: str, folder: Path) -> None:
         methods = [m for m in words if ":" not in m and "=" not in m]
         bare = [*(given.get("changes") or ()), *(word for word in words if "=" in word)]
         settings = [*bare, *(given.get("settings") or ())]
-        changed = [s for s in settings if not re.search(r"=\w+:\w+$", s)]
+        # Names of methods and networks of the page, which are not importable here.
+        changed = [s for s in settings if not re.search(r"""=[\["']*\w+:\w+[\]"']*$""", s)]
         found = load_cells(source, changed, methods, alone=command.name == "run")
         chosen = given.get("cell") or ()
         for cell in [chosen] if isinstance(chosen, str) else chosen:

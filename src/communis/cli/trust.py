@@ -20,7 +20,7 @@ Trust = Annotated[
     typer.Option(
         "--trust",
         callback=_allow,
-        help="Load methods and sources outside of communis that the file or folder names "
+        help="Load methods, sources and networks outside of communis that the file or folder names "
         "(package.module:Class). This runs their code: use it only for code that you trust.",
     ),
 ]

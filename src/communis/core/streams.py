@@ -21,7 +21,8 @@ class Streams:
     """`seed` drives everything; streams in use: data, world, split, partition, roles, suites,
     models, dropout, drop, build, init, online, participation, batches, client, evaluation,
     allocation, clock, pretrain, frozen, graph, loss, attackers, attack, collusion, P, latents,
-    public, privacy, diffusion; of probes: invert, membership, coin, canary, pictures, labels."""
+    public, privacy, diffusion; of the user's networks: trial, lazy; of probes: invert, membership,
+    coin, canary, pictures, labels."""
 
     seed: int = 0
 

@@ -116,12 +116,16 @@ class FleetClients:
         """The initial value of every path that some client owns. Raises an error if clients have
         different shapes for one path."""
         initial: dict[str, torch.Tensor] = {}
+        names: dict[str, str] = {}  # of the models
         for kit in self._own_kits():
             for path in kit.shapes:
                 if path in initial:
                     shape = tuple(initial[path].shape)
+                    if names[path] == kit.name and ":" in kit.name:
+                        _refuse_by_sensors(kit.name, path, shape, kit.shapes[path])
                     requirements.same_shapes(self.method, path, shape, kit.shapes[path])
                 initial[path] = kit.initial[path]
+                names[path] = kit.name
         return State({path: initial[path] for path in sorted(initial)})
 
     @cached_property
@@ -409,6 +413,17 @@ def sizes_of(model: Model, task: Task, union: Sequence[Modality]) -> dict[str, i
         "modalities": len(union),
         "features": max(model.feature_sizes.values()),
     }
+
+
+def _refuse_by_sensors(model: str, path: str, one: tuple[int, ...], other: tuple[int, ...]) -> None:
+    """Refuses a network of the user whose shared parameters depend on a client's sensors."""
+    if one != other:
+        raise CommunisError(
+            f"models: {model}: {path} has shape {one} for some clients and {other} for others, "
+            "whose sensors or windows differ, so they cannot be averaged: let its shape not depend "
+            "on them (a mean over time, features added up instead of concatenated), or choose a "
+            f"method for mixed models ({requirements.mixed()})"
+        )
 
 
 def _start_alike(model: Model, whole: _Kit) -> None:

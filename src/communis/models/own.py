@@ -91,7 +91,9 @@ class Own:
 
     @property
     def dotted(self) -> str:
-        return f"{self.network.__module__}:{self.network.__qualname__}"
+        # A process that is not forked imports the user's script under another name.
+        module = self.network.__module__.replace("__mp_main__", "__main__")
+        return f"{module}:{self.network.__qualname__}"
 
     @property
     def name(self) -> str:
@@ -181,9 +183,13 @@ class Own:
         key = (self, modality, shape, kind)
         if key not in _CHECKED:
             one, other = (self._encoder(modality, shape, kind, Streams(0)) for _ in range(2))
-            own_checks.alike(self, one, other)
+            self._compare(one, other)
             _CHECKED[key] = {"": own_checks.of_encoder(self, one, modality, shape)}
         return _CHECKED[key][""]
+
+    def _compare(self, one: nn.Module, other: nn.Module) -> None:
+        with own_checks.code_of(self, "when its parameters are read"):
+            own_checks.alike(self, one, other)
 
     def _fusion(self, sizes: Mapping[str, int]) -> Fusion:
         if self.fusion == "blocks":
@@ -211,7 +217,7 @@ class Own:
         key = (self, tuple(windows.items()), outputs, tuple(sorted(kinds.items())))
         if key not in _CHECKED:
             one, other = (self._model(windows, outputs, kinds, Streams(0)) for _ in range(2))
-            own_checks.alike(self, one, other)
+            self._compare(one, other)
             _CHECKED[key] = own_checks.of_model(self, one, windows, outputs)
         sizes = dict(_CHECKED[key])
         model = self._model(windows, outputs, kinds, streams)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+_SCRIPT = ("__main__", "__mp_main__")  # of this process, and of one that is not forked
 _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 
 
@@ -27,7 +28,7 @@ def digest(kind: type[Any]) -> str:
 
 def _texts(kind: type[Any]) -> list[str]:
     bases = [base for base in kind.__mro__ if _file(base.__module__)]
-    typed = [base for base in bases if base.__module__ == "__main__"]
+    typed = [base for base in bases if base.__module__ in _SCRIPT]
     modules: dict[str, Path] = {}
     for base in bases:
         if base not in typed:
@@ -45,7 +46,7 @@ def _source(kind: type[Any]) -> str:
 def _add(name: str, modules: dict[str, Path]) -> None:
     """Adds a module of the user and those that it imports, by name."""
     file = _file(name)
-    if file is None or name in modules or name == "__main__":
+    if file is None or name in modules or name in _SCRIPT:
         return
     modules[name] = file
     for other in _imported(sys.modules[name]):
@@ -64,7 +65,7 @@ def _imported(module: ModuleType) -> Iterator[str]:
 def _file(name: str) -> Path | None:
     """Returns the file of a module of the user; None for what is installed or built in."""
     file = getattr(sys.modules.get(name), "__file__", None)
-    if name == "__main__":
+    if name in _SCRIPT:
         return Path(file or "")
     if file is None or not file.endswith(".py") or name.partition(".")[0] == "communis":
         return None

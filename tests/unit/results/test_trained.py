@@ -140,15 +140,15 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     table = json.loads(index.read_text())
     table["rounds"]["1"]["clients"]["0"]["scales"]["m0"]["mean"][0] += 1
     index.write_text(json.dumps(table))
-    with pytest.raises(DamagedError, match="learned.json"):
+    with pytest.raises(DamagedError, match=r"learned\.json"):
         Trained(tmp_path).model(0)
 
 
 def test_refusals_name_what_there_is(home: Path) -> None:
     trained = Trained(home)
-    with pytest.raises(CommunisError, match="models are kept after round .*4 .*not after 2"):
+    with pytest.raises(CommunisError, match=r"models are kept after round .*4 .*not after 2"):
         trained.model(0, 2)
-    with pytest.raises(CommunisError, match="no model of client 7 .*; there are 0, 1, 2, 3, 4"):
+    with pytest.raises(CommunisError, match=r"no model of client 7 .*; there are 0, 1, 2, 3, 4"):
         trained.model(7)
     with pytest.raises(CommunisError, match="no common model 'gru'; there are cnn_small"):
         trained.common("gru")

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from communis import CommunisError, Fleet, Plan, Run
+from communis import CommunisError, Fleet, Output, Plan, Run
 from communis.cli.main import app
 from communis.core import plugins
 from communis.core.reductions.settings import RobustConfig
@@ -123,6 +125,26 @@ def test_own_and_built_in_networks_form_one_fleet(name: str) -> None:
         finished(name, fleet)
 
 
+class Concatenating(Blocks):
+    """Its head has as many inputs as the client's sensors have features."""
+
+    def __init__(self, shapes: Any, outputs: int) -> None:
+        super().__init__(shapes, outputs)
+        self.head = nn.Linear(6 * len(shapes), outputs)
+
+    def join(self, features: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> Output:
+        fused = torch.cat(list(features.values()), 1)
+        return Output(features, fused, fused, self.head(fused))
+
+
+def test_parameters_whose_shape_depends_on_the_sensors_cannot_be_averaged() -> None:
+    fleet = mixed_fleet(models=(Concatenating,))
+    words = r"Concatenating: head\.weight has shape .* features added up instead of concatenated"
+    with pytest.raises(CommunisError, match=words):
+        finished("fedavg", fleet)
+    assert finished("local", fleet).history
+
+
 def test_clients_of_one_network_share_among_themselves() -> None:
     models = (Tower, "cnn_small", Tower, Summed, Summed)
     with Run(mixed_fleet(models=models), make("fedavg", by_model=True), PLAN) as run:
@@ -184,6 +206,15 @@ def test_the_clock_counts_their_work(kind: str, mode: Any) -> None:
     record = finished("fedavg", fleet).history[-1]
     assert record.virtual_seconds > 0
     assert record.virtual_joules > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bytes_are_those_of_their_parameters(kind: str) -> None:
+    run = finished("fedavg", own_fleet(kind))
+    for record in run.history:
+        cards = [run.cards[client] for client in record.cohort]
+        numbers_sent = sum(prod(shape) for card in cards for shape in card.params.values())
+        assert record.bytes_up == record.bytes_down == 4 * numbers_sent
 
 
 def test_all_branches_are_held_by_every_client() -> None:
