@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,13 +14,17 @@ from communis import Run
 from communis.core.contract import Batch, Client
 from communis.core.state import State
 from communis.fleet.clients import FleetClients
+from communis.fleet.newcomers import hold_out
 from communis.methods.ditto import Ditto
+from communis.methods.helora import HeLoRA
 from communis.methods.parts.sharing import is_statistic
 from communis.methods.wifederated import WiFederated
+from communis.models.zoo import architecture
 from communis.run.backends.executor import frequencies, guessed
 from tests.contract.abilities import AVERAGING
 from tests.contract.test_newcomers import NEW, PLAN, SUITES, common_model, finished
 from tests.fleets import make, mixed_fleet
+from tests.unit.run.test_clock_run import pamap2
 
 Forward = Callable[[Run, Client, Batch], Tensor]
 
@@ -134,3 +139,23 @@ def test_with_branches_for_all_sensors(name: str) -> None:
         list(run)
         rows = run.scores()
     compare(run, rows[rows["split"] == "newcomers"], served(run, NEW[0]), plain)
+
+
+def test_ranks_of_members_do_not_depend_on_the_devices_of_newcomers() -> None:
+    """The fastest member has the rank of the model, although a newcomer is faster. This one gets
+    the common model, at the same rank."""
+    fleet = replace(
+        pamap2(), suites=[("acc",)] * 8, models=(architecture("tiny_lora", weights="random"),)
+    )
+    ranks = {}
+    for new in ((), (0, 1, 2)):
+        clients = FleetClients(hold_out(fleet, new), HeLoRA())
+        server = HeLoRA().start_server(clients)
+        ranks[new] = server.r.tolist()
+    full = ranks[()][0]
+    assert ranks[()][3] < full
+    assert ranks[0, 1, 2][3] == full
+    card = clients.cards[0]
+    lora = HeLoRA().down(server, card).lora
+    assert lora
+    assert all(tuple(t.shape) == card.params[path] for path, t in lora.items())

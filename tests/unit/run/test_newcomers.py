@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from communis import FedAvg, Fleet, Plan, Run
+from communis import CommunisError, FedAvg, Fleet, Plan, Run
 from communis.core.contract import Batch, Client
 from communis.data.recordings.windows import TRAIN, UNUSED, VAL
 from communis.exchange.privacy.settings import PrivacyConfig
@@ -23,9 +23,10 @@ from communis.exchange.wire import encode
 from communis.fleet.attack import Attack
 from communis.fleet.fleet import AnyMethod
 from communis.fleet.newcomers import hold_out
+from communis.methods.fedblock import FedBlock
 from communis.methods.fedproto import FedProto
 from communis.models.zoo import Architecture
-from communis.run.config import load
+from communis.run.config import load, parse
 from communis.run.jobs import fleet_settings
 from tests.fleets import SMALL, make, mixed_fleet
 
@@ -230,6 +231,14 @@ def test_workers_and_resuming_change_no_bit(tmp_path: Path) -> None:
     assert scores.equals(table)
 
 
+def test_a_folder_with_other_newcomers_is_refused(tmp_path: Path) -> None:
+    with Run(fleet(), AVERAGING, PLAN, folder=tmp_path) as run:
+        next(iter(run))
+    for other in (0.0, (1,), (0, 3)):
+        with pytest.raises(CommunisError, match="another experiment"):
+            Run(fleet(), AVERAGING, replace(PLAN, newcomers=other), folder=tmp_path)
+
+
 def test_some_of_many_newcomers_are_drawn_for_an_evaluation() -> None:
     plan = replace(PLAN, eval_clients=1, rounds=6)
     _, table = ran(fleet(), plan=plan)
@@ -242,6 +251,16 @@ def test_the_whole_model_is_scored_on_members_only() -> None:
     _, table = ran(fleet(), plan=replace(PLAN, eval_whole=True))
     whole = table[table["metric"].str.endswith("@all")]
     assert set(whole["client"]) == {0, 2, 4}
+
+
+@pytest.mark.parametrize("mode", ["none", "local"])
+def test_what_the_server_counts_over_clients_are_members(mode: Any) -> None:
+    """Also where privacy hides how many windows a client has."""
+    privacy = PrivacyConfig(mode=mode, noise=1.0 if mode == "local" else 0.0, clip=1.0)
+    sensors = [("m0",), ("m0", "m1"), ("m0", "m1"), ("m0", "m1"), ("m0", "m1")]
+    with Run(mixed_fleet(suites=sensors), FedBlock(batch=8), PLAN, privacy=privacy) as run:
+        rates = {m: float(rate) for m, rate in run.server.rates.items()}
+    assert rates == {"m0": 1.0, "m1": 1.5}  # of the clients 0, 2 and 4
 
 
 def test_privacy_counts_members_only(tmp_path: Path) -> None:
@@ -282,6 +301,28 @@ def test_attackers_are_not_scored_beside_them() -> None:
     _, table = ran(fleet(attack=attack))
     assert set(table["client"]) == {1, 2, 3, 4}
     assert set(of_newcomers(table)["client"]) == set(NEW)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("3", r"\[run\] newcomers must be a share of the clients below 1.*give a list, such as"),
+        ("1.5", r"\[run\] newcomers must be a share of the clients below 1"),
+        ("'3'", "run.newcomers: expected a finite number or a list, got '3'"),
+        ("true", "run.newcomers: expected a finite number or a list, got True"),
+        ("[0.5]", r"run.newcomers\[0\]: expected a whole number, got 0.5"),
+        ("[-1]", "must be different clients, numbered from 0"),
+    ],
+)
+def test_mistakes_in_a_configuration_are_named(value: str, message: str) -> None:
+    with pytest.raises(CommunisError, match=message):
+        load("synthetic", [f"run.newcomers={value}"])
+
+
+@pytest.mark.parametrize(("value", "meant"), [("0.2", 0.2), ("0", 0.0), ("[3, 7]", (3, 7))])
+def test_a_share_or_a_list_survives_its_file(value: str, meant: Any) -> None:
+    config = load("synthetic", [f"run.newcomers={value}"])
+    assert config.run.newcomers == parse(config.to_toml()).run.newcomers == meant
 
 
 def test_of_a_configuration() -> None:

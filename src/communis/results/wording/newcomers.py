@@ -26,7 +26,7 @@ def about_newcomers(found: Newcomers, metric: str, select: Select) -> str:
         when = counts("last" if select == "client" else select, metric)
         text.append(f"The scores are means over newcomers in {when}.")
     if found.control:
-        text.append(f"{CONTROL}: always that of the members' training windows.")
+        text.append(f"The line '{CONTROL}' always says that of the members' training windows.")
     by_reason: dict[str, list[str]] = {}
     for row in lacking:
         by_reason.setdefault(row.why, []).append(row.method)
