@@ -110,8 +110,8 @@ def comparison(configs: Sequence[Config], seeds: int, home: Path, source: str) -
 def begun_in(folder: Path) -> list[Job]:
     """Returns the jobs whose configurations are in a folder or below it. Jobs that share a fleet
     follow each other."""
-    paths = sorted(path.parent for path in folder.rglob("config.toml"))
-    jobs = [Job(load(str(path / "config.toml")), path) for path in paths]
+    files = map(str, sorted(folder.rglob("config.toml")))
+    jobs = [Job(load(file), Path(file).parent, source=file) for file in files]
     return sorted(jobs, key=lambda job: (job.config.seed, *job.config.cell.values()))
 
 

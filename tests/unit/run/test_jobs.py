@@ -79,6 +79,8 @@ def test_jobs_come_back_from_their_folders(config: Config, tmp_path: Path) -> No
     assert [job.folder for job in found] == [job.folder for job in jobs]
     assert [job.config.to_toml() for job in found] == [job.config.to_toml() for job in jobs]
     assert not any(job.finished or job.done for job in found)
+    # Refusals name the file that the settings come from.
+    assert [job.source for job in found] == [str(job.folder / "config.toml") for job in jobs]
 
 
 def test_a_job_goes_on_where_it_stopped_and_is_then_finished(
