@@ -69,7 +69,7 @@ lock: ## pin what CI installs, with hashes, and list the licences (network)
 	$(VENV)-lock/bin/python -m pip install --quiet pip-tools==7.6.2
 	$(VENV)-lock/bin/pip-compile --quiet --generate-hashes --strip-extras --no-header \
 		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
-		--extra edf --extra moment --extra privacy --extra dev \
+		--extra edf --extra export --extra moment --extra privacy --extra dev \
 		--build-deps-for editable --constraint constraints.txt --unsafe-package torch \
 		--output-file .ci/requirements.txt pyproject.toml
 	rm -rf $(VENV)-lock

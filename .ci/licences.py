@@ -14,7 +14,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-EXTRAS = ("edf", "privacy", "moment")  # for users; not those for building communis
+EXTRAS = ("edf", "export", "privacy", "moment")
 HEAD = """# Licences of what communis installs
 
 communis is Apache-2.0. It contains no code of others; these packages are installed beside it. The

@@ -35,6 +35,14 @@ class WindowFormat:
             windows.task,
         )
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes; their numbers where they have no names, and none where the
+        predictions are no classes."""
+        if self.task.classes != self.task.outputs:
+            return ()
+        return self.labels or tuple(str(number) for number in range(self.task.classes))
+
     def rate(self, modality: Modality) -> float:
         """Returns the steps of a modality per second; of images the frames."""
         shape = self.shapes[modality]

@@ -122,13 +122,13 @@ def _predicted(predictor: Predictor, inputs: Inputs, present: Inputs, count: int
                 uncertainty.append(views[UNCERTAINTY.name])
     found = torch.cat(scores)
     task = predictor.task
-    if not (task.classes and task.classes == task.outputs):
+    if not predictor.format.classes:
         values = task.metres(found) if hasattr(task, "metres") else found
         columns = {f"value_{i}": values[:, i].numpy() for i in range(values.shape[1])}
         return pd.DataFrame(columns)
     probabilities = found.softmax(1)
     best = probabilities.argmax(1)
-    names = predictor.labels or tuple(str(number) for number in range(task.classes))
+    names = predictor.format.classes
     frame = pd.DataFrame(
         {
             "label": [names[int(number)] for number in best],

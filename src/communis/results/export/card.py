@@ -37,7 +37,7 @@ class Card:
             "whose": self.whose,
             "round": self.round,
             "seed": self.run.seed,
-            "classes": list(form.labels),
+            "classes": list(form.classes),
             "window_seconds": form.seconds,
             "sensors": {
                 m: {
@@ -105,7 +105,7 @@ class Card:
             "|---|---|---|---|",
             *rates,
             "",
-            *_output(form.labels),
+            *_output(form.classes),
             "",
             "## How to call it",
             "",

@@ -41,9 +41,7 @@ class Graph(nn.Module):
     def __init__(self, predictor: Predictor) -> None:
         super().__init__()
         self.predictor = predictor
-        self.classifies = bool(predictor.task.classes) and (
-            predictor.task.classes == predictor.task.outputs
-        )
+        self.classifies = bool(predictor.format.classes)
 
     @property
     def outputs(self) -> list[str]:
