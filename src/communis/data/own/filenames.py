@@ -107,7 +107,7 @@ def split(files: Sequence[str], kinds: Sequence[int], taken: set[str], labelled:
     rest = iter(keyed)
     for piece in pieces:
         if isinstance(piece, str):
-            pattern += piece
+            pattern += re.sub(r"[{}?]", "?", piece)  # braces of a name are no keys
         else:
             slot = next(rest)
             pattern += f"{{{slot.key}}}" if slot.key else "*"
@@ -211,7 +211,7 @@ def _keyed(
     if sensor is not None:
         give(sensor, "sensor", len(set(kinds)) > 1)
     for place, slot in enumerate(slots):
-        for key in [key for key in free if _says(slot, SHORT[key])]:
+        for key in [key for key in free if _says(slot, SHORT[key], follows=False)]:
             if place not in keys:
                 give(place, key, False)
     open_places = [place for place in range(len(slots)) if place not in keys]
@@ -231,13 +231,13 @@ def _keyed(
     ]
 
 
-def _says(slot: Slot, words: str) -> bool:
-    """Returns whether a slot is named by one of these words: by the word before it, or in it, as in
-    subject1."""
+def _says(slot: Slot, words: str, follows: bool = True) -> bool:
+    """Returns whether a slot is named by one of these words: in it, as in subject1, by the word
+    before it, or by the one that follows it."""
     named = _all_match(slot, rf"(?:{words})\d+")
     before = re.fullmatch(rf"(?:.*[\W_])?(?:{words})[\W_]*", slot.before.lower())
     after = re.fullmatch(rf"[\W_]*(?:{words})(?:[\W_].*)?", slot.after.lower())
-    return named or bool(before or after)
+    return named or bool(before or (follows and after))
 
 
 def _sensor_slot(
