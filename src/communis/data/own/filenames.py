@@ -130,9 +130,11 @@ def _pieces(level: Sequence[str]) -> list[str | Slot]:
     """Returns the parts of the names of one level of folders, in their order."""
     if len(set(level)) == 1:
         return [level[0]]
-    dated = [re.sub(DATE, DATED, name) for name in level]
-    if all(name.count(DATED) == 1 for name in dated):
-        level = dated
+    dates = [re.findall(DATE, name) for name in level]
+    shapes = {tuple(re.sub(r"\d", "?", date) for date in found) for found in dates}
+    shape = shapes.pop() if len(shapes) == 1 else ()
+    if len(shape) == 1:
+        level = [re.sub(DATE, DATED, name) for name in level]
     columns = _columns([re.split(SEPARATORS, name) for name in level])
     pieces: list[str | Slot] = []
     word = ""  # the last one that is the same in all names
@@ -142,7 +144,7 @@ def _pieces(level: Sequence[str]) -> list[str | Slot]:
                 pieces.append(Slot(part, word))
                 word = ""
                 continue
-            text = part[0].replace(DATED, "*")
+            text = part[0].replace(DATED, "".join(shape))
             pieces.append(text)
             word = text if re.search(r"[^\W_]", text) else word
     return pieces

@@ -44,14 +44,15 @@ def pattern(*files: str, labelled: bool = False) -> Names:
         (
             (
                 "X_Subject_01_walk_2016-06-13_20-20-29.csv",
-                "X_Subject_02_sit_20160614-0902.csv",
+                "X_Subject_02_sit_2016-06-14_09-02-11.csv",
             ),
-            "X_Subject_{subject}_{label}_*.csv",
+            "X_Subject_{subject}_{label}_????-??-??_??-??-??.csv",
         ),
         (("p1_stairs_up_1.csv", "p2_walk_2.csv"), "{subject}_{label}_{trial}.csv"),
         (("p1_walk_wrist.csv", "p1_walk_hip.csv"), "p1_walk_{sensor}.csv"),
         (("day1/P=3.csv", "day2/P=4.csv"), "{session}/P={subject}.csv"),
         (("small-room/s1.csv", "large-room/s2.csv"), "{scene}-room/{subject}.csv"),
+        (("sit-20240101/acc.csv", "walk-20240203/acc.csv"), "{label}-????????/acc.csv"),
         (("one.csv",), "one.csv"),
     ],
 )

@@ -42,8 +42,8 @@ def test_files_per_subject_with_side_tables(tmp_path: Path) -> None:
     ]
     assert 'time = "timestamp"' in lines
     assert 'time_unit = "ms"' in lines
-    assert any("participants.csv taken for a side table (subject, age" in r for r in remarks)
-    assert any("notes.txt taken for" in r for r in remarks)
+    assert any("participants.csv not read: a side table (subject, age" in r for r in remarks)
+    assert any("notes.txt not read" in r for r in remarks)
     made = windows(tmp_path)
     assert made.names["subject"] == {1: "anna", 2: "bert", 3: "carla"}
     assert made.labels == tuple(ACTIVITIES)
