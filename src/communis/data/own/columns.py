@@ -51,12 +51,7 @@ FORMAT_LINES = 50  # lines of them, below comments
 MOST_ABOVE = 30  # lines of a preamble without a sign for comments
 COMMENTS = "%#"  # signs at the beginning of comments above the rows
 REGULAR = 0.8  # share of lines with the same number of columns, at least
-SMALLEST_STAMPS: dict[TimeUnit, float] = {  # for time since 1970, by unit
-    "ns": 1e17,
-    "us": 1e14,
-    "ms": 1e11,
-    "s": 0,
-}
+SINCE_1970 = (9e8, 2.5e9)  # seconds, of the years 1998 to 2049
 LARGEST_STEPS: dict[TimeUnit, float] = {"s": 2, "ms": 2e3, "us": 2e6, "ns": np.inf}
 USUAL_RATES = (0.2, 999.0)  # Hz; a unit of time stamps with another rate is not likely
 UNITS_OF_TIME: dict[str, TimeUnit] = {"s": "s", "ms": "ms", "us": "us", "ns": "ns"}
@@ -175,6 +170,7 @@ def guess_columns(path: Path, how: Files) -> FileGuess:
     repeated = set(frame.columns[frame.columns.duplicated()])
     tidy = [_tidy(str(column)) if how.header else "" for column in frame.columns]
     said = {key for name in tidy if (key := _key_of(name, tidy))}
+    unnamed_clocks = [] if how.header else _unnamed_clocks(frame)
     for position, column in enumerate(frame.columns):
         values = frame.iloc[:, position]
         name = tidy[position]
@@ -186,7 +182,7 @@ def guess_columns(path: Path, how: Files) -> FileGuess:
             clock = column
         elif how.header and re.fullmatch(TIME, name) and numeric and _rises(values):
             left_out.append(f"{column!r} (another time)")
-        elif not how.header and clock is None and numeric and _is_clock(values):
+        elif unnamed_clocks == [position]:
             clock = column
         elif key and key not in keys:
             keys[key] = column
@@ -306,6 +302,12 @@ def _rises(values: pd.Series[Any]) -> bool:
     return bool((np.diff(values.to_numpy(np.float64)) >= 0).mean() > 0.95)
 
 
+def _unnamed_clocks(frame: pd.DataFrame) -> list[int]:
+    """Returns the places of columns that can be time although they have no name."""
+    columns = [frame.iloc[:, i] for i in range(frame.shape[1])]
+    return [i for i, c in enumerate(columns) if c.dtype.kind in "iuf" and _is_clock(c)]
+
+
 def _is_clock(values: pd.Series[Any]) -> bool:
     """Returns whether a column without a name is time: numbers that rise all the time in nearly
     equal steps, and are no row numbers."""
@@ -354,11 +356,12 @@ def _seconds(values: pd.Series[Any], name: str) -> tuple[Array, TimeUnit, bool]:
     if in_name or spelled:
         unit = UNITS_OF_TIME[in_name[1]] if in_name else UNITS_OF_TIME[str(spelled)]
         return array * SECONDS[unit], unit, True
-    if array[0] > 1e8:  # since 1970: the size tells the unit
-        unit = next(u for u, least in SMALLEST_STAMPS.items() if array[0] > least)
-        return array * SECONDS[unit], unit, True
+    earliest, latest = SINCE_1970
+    for candidate in LARGEST_STEPS:  # since 1970: the size tells the unit
+        if earliest <= array[0] * SECONDS[candidate] <= latest:
+            return array * SECONDS[candidate], candidate, True
     usual = float(np.median(steps[steps > 0])) if (steps > 0).any() else 1.0
-    unit = next(u for u, most in LARGEST_STEPS.items() if usual < most)
+    unit = next((u for u, most in LARGEST_STEPS.items() if usual < most), "ns")
     slow, fast = USUAL_RATES
     possible = [u for u in LARGEST_STEPS if slow <= 1 / (usual * SECONDS[u]) <= fast]
     return array * SECONDS[unit], unit, possible == [unit]

@@ -124,7 +124,7 @@ def _write(draft: _Draft, folder: Path, found: Survey, anonymous: bool, progress
         draft.add("anonymous = true  # results show numbers instead of the subjects' own names")
     _write_files(draft, names, main.how, sensors, excluded)
     for sensor in sensors:
-        _write_modalities(draft, sensor, first, bool(names.sensors))
+        _write_modalities(draft, sensor, first, bool(names.kinds))
     if not any(sensor.guess.modalities for sensor in sensors):
         draft.doubt("modalities", "no columns of numbers were found; describe them by hand")
     _write_label(draft, folder, names, sensors, sides, progress)
@@ -158,13 +158,11 @@ def _sensors(
     folder: Path, kinds: Sequence[Kind], names: Names, progress: Progress
 ) -> list[_Sensor]:
     """Returns the files of every sensor with their columns."""
-    if not names.sensors:
+    if not names.kinds:
         guesses = looked_at(folder, names.files, kinds[0].how)
         return [_sensor("", names.pattern, names.files, kinds[0], kinds[0].guess, guesses)]
-    slot = names.slot("sensor")
-    assert slot is not None
-    by_value: dict[str, list[str]] = {}
-    for file, value in zip(names.files, slot.values, strict=True):
+    by_value: dict[tuple[str, ...], list[str]] = {}
+    for file, value in zip(names.files, names.by_file, strict=True):
         if value in names.kinds:
             by_value.setdefault(value, []).append(file)
     sensors = []
@@ -173,7 +171,7 @@ def _sensors(
         kind = kinds[names.kinds[value]]
         guesses = looked_at(folder, files, kind.how)
         first = guesses[0] if guesses else kind.guess
-        sensors.append(_sensor(value, names.of(value), files, kind, first, guesses))
+        sensors.append(_sensor("_".join(value), names.of(value), files, kind, first, guesses))
     progress("comparing files", len(by_value), len(by_value))
     return sensors
 
@@ -232,9 +230,9 @@ def _write_files(
 ) -> None:
     draft.add("")
     draft.add("[files]")
-    unsure = [slot.key for slot in names.slots if slot.key and not slot.sure]
+    unsure = dict.fromkeys(slot.key for slot in names.slots if slot.key and not slot.sure)
     doubt = f"are {', '.join(f'{{{key}}}' for key in unsure)} what they seem?" if unsure else ""
-    if not names.sensors:
+    if not names.kinds:
         draft.add(f"pattern = {_toml(names.pattern)}", doubt)
     elif doubt:
         draft.add(f"# names of files: {_toml(names.pattern)}", doubt)

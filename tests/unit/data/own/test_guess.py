@@ -176,3 +176,43 @@ def test_results_can_be_anonymous(tmp_path: Path) -> None:
     write_manifest(tmp_path, force=True)
     named = [r.names for r in Own(folder=str(tmp_path)).open().recordings]
     assert named == [{"subject": "anna"}, {"subject": "bert"}]
+
+
+def test_two_parts_of_the_names_tell_sensors(tmp_path: Path) -> None:
+    """A device and a sensor, each twice in the path; columns without names, one of them is time."""
+    rng = np.random.default_rng(0)
+    for device in ("phone", "watch"):
+        for sensor in ("accel", "gyro"):
+            for subject in (1600, 1601):
+                path = tmp_path / "raw" / device / sensor / f"data_{subject}_{sensor}_{device}.txt"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                time = 252_207_666_810_782 + 50_000_000 * np.arange(60)
+                frame = pd.DataFrame({"t": time, "x": rng.normal(size=60), "y": ["A", "B"] * 30})
+                frame.insert(0, "who", subject)
+                frame.to_csv(path, index=False, header=False)
+    found, remarks = manifest(tmp_path)
+    assert {n: (p["rate"], p["columns"]) for n, p in found["modalities"].items()} == {
+        f"{device}_{sensor}": (20, [2])
+        for device in ("phone", "watch")
+        for sensor in ("accel", "gyro")
+    }
+    assert found["modalities"]["watch_gyro"]["pattern"] == (
+        "raw/watch/gyro/data_{subject}_gyro_watch.txt"
+    )
+    assert (found["files"]["time"], found["files"]["time_unit"]) == (1, "ns")
+    assert "CHECK time: column 1 is a guess: it rises in even steps" in remarks
+    assert found["label"]["column"] == 3
+    source = Own(folder=str(tmp_path)).open()
+    assert [r.names for r in source.recordings] == [{"subject": "1600"}, {"subject": "1601"}]
+
+
+def test_recordings_told_apart_by_dates_are_joined(tmp_path: Path) -> None:
+    """What question marks stand for must agree, as the values in braces."""
+    folders = ("walk-2023-05-01_10-00-00", "walk-2023-05-02_11-30-00", "sit-2023-05-03_09-10-00")
+    recorded(tmp_path, *(f"{name}/{s}.csv" for name in folders for s in ("acc", "gyro")))
+    found, _ = manifest(tmp_path)
+    place = "{label}-????-??-??_??-??-??/acc.csv"
+    assert found["modalities"]["acc"]["pattern"] == place
+    recordings = list(Own(folder=str(tmp_path)).open().recordings)
+    assert [r.target for r in recordings] == [0, 1, 1]
+    assert all(set(r.streams) == {"acc", "gyro"} for r in recordings)
