@@ -190,6 +190,54 @@ def test_text_that_does_not_fit_is_not_read(tmp_path: Path) -> None:
         numbers(path, 6, ",")
 
 
+LABELLED = (
+    MANIFEST.partition("[label]")[0]
+    + """
+[label]
+classes = ["walk", "sit"]
+[label.{tool}]
+pattern = "labels.{kind}"
+{more}
+[subject]
+value = 1
+"""
+)
+
+
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize(
+    ("tool", "kind", "more"),
+    [("json", "json", ""), ("intervals", "csv", 'file = "f"\nstart = "s"\nend = "e"')],
+)
+def test_labels_that_do_not_fit_are_not_read(
+    tmp_path: Path, tool: str, kind: str, more: str
+) -> None:
+    (tmp_path / "a.csv").write_text("t,ax,ay,az\n0,1,2,3\n0.02,1,2,3\n", "utf-8")
+    labels = tmp_path / f"labels.{kind}"
+    labels.write_text("f,s,e,label\n" + "a,0,1,walk\n" * 200_000, "utf-8")
+    text = LABELLED.replace("{tool}", tool).replace("{kind}", kind).replace("{more}", more)
+    with pytest.raises(CommunisError, match=rf"labels\.{kind}: its (text|content) would take"):
+        own(tmp_path, text)(tmp_path / "a.csv")
+
+
+def test_labels_of_strangers_are_refused_by_name(tmp_path: Path) -> None:
+    """Numbers without end, deep JSON, another encoding: one line that names the file."""
+    (tmp_path / "a.csv").write_text("t,ax,ay,az\n0,1,2,3\n0.02,1,2,3\n", "utf-8")
+    text = LABELLED.replace("{tool}", "json").replace("{kind}", "json").replace("{more}", "")
+    labels = tmp_path / "labels.json"
+    for content in (
+        b"9" * 10_000,
+        b"[" * 10_000,
+        b'{"a": "wa\xff"}',
+        b'{"a": "w\\u001b[31m"}',
+        b"",
+    ):
+        labels.write_bytes(content)
+        said = refusal(own(tmp_path, text), tmp_path / "a.csv")
+        assert said.isprintable()
+        assert "labels.json" in said, content[:20]
+
+
 def test_an_image_is_weighed_by_its_header(tmp_path: Path) -> None:
     side = 0x7FFFFFFF
     head = made_mmfi.chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 16, 0, 0, 0, 0))
@@ -279,8 +327,8 @@ def test_a_cell_longer_than_the_reader_takes(tmp_path: Path) -> None:
     with pytest.raises(CommunisError, match=said):
         own(tmp_path, MANIFEST)(path)
     (tmp_path / "communis.toml").unlink()
-    with pytest.raises(CommunisError, match=said):
-        write_manifest(tmp_path)
+    _, remarks = write_manifest(tmp_path)  # it looks at the head only, where the cell is no number
+    assert any("columns left out: 'az' (text)" in remark for remark in remarks), remarks
 
 
 # Files that are read apart
@@ -487,15 +535,19 @@ def test_device_profiles_are_read_from_files_only() -> None:
         load(Path("/dev/zero"))
 
 
-def test_braces_in_names_of_files_are_named(tmp_path: Path) -> None:
+def test_braces_in_names_of_files_are_no_keys(tmp_path: Path) -> None:
     (tmp_path / "s{subject}_{0}.csv").write_text("time,x\n0,1\n1,2\n2,3\n")
-    with pytest.raises(CommunisError, match=r"\{0\} in .* rename these files"):
-        write_manifest(tmp_path)
+    path, remarks = write_manifest(tmp_path)
+    assert 'pattern = "s?subject?_?0?.csv"' in path.read_text("utf-8")
+    assert any("CHECK subject: neither columns nor names" in remark for remark in remarks)
+    (tmp_path / "communis.toml").write_text(MANIFEST.replace("*.csv", "{0}.csv"))
+    with pytest.raises(CommunisError, match=r"\{0\} is not one of \{subject\}"):
+        Own(folder=str(tmp_path)).open()
 
 
 def test_bytes_that_are_no_words_are_named(tmp_path: Path) -> None:
     times = [0.0, 1.0, 2.0]
-    table = pa.table({"time": times, "x": [b"\xff"] * len(times), "label": ["a"] * len(times)})
+    table = pa.table({"time": times, "x": [b"\xff"] * len(times)})
     pq.write_table(table, tmp_path / "s01.parquet")
     with pytest.raises(CommunisError, match=r"s01\.parquet: column 'x' does not hold words"):
         write_manifest(tmp_path)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import runpy
 import shlex
+import shutil
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from communis.core import plugins
 from communis.core.plugins import names
 from communis.core.settings import build
 from communis.data.own import manifest
+from communis.data.own.guess import write_manifest
 from communis.fleet.device import profiles
 from communis.run.config import Config, load_cells, pick
 from communis.run.presets import names as presets
@@ -118,6 +120,7 @@ def test_a_page_can_be_followed(page: str, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(plugins, "_trusted", {})
+    copy_examples(tmp_path)
     space: dict[str, object] = {}
     for block in blocks():
         if block.page != page:
@@ -130,6 +133,28 @@ def test_a_page_can_be_followed(page: str, tmp_path: Path, monkeypatch: pytest.M
             for program, *arguments in block.commands():
                 assert program == "communis", block.name
                 assert call(monkeypatch, arguments) == 0, f"{block.name}: {arguments}"
+
+
+def copy_examples(folder: Path) -> None:
+    """Puts the data that come along where a reader in the repository has them."""
+    made_by_readers = shutil.ignore_patterns(manifest.NAME, "__pycache__")
+    shutil.copytree(ROOT / "examples", folder / "examples", ignore=made_by_readers)
+
+
+def test_the_manifest_on_the_page_is_the_one_that_is_written(tmp_path: Path) -> None:
+    copy_examples(tmp_path)
+    path, _ = write_manifest(tmp_path / "examples" / "walk")
+    shown = [b for b in blocks("toml") if b.page == "docs/start/own-data.md" and b.file]
+    assert shown[0].text.partition("\n")[2] in path.read_text("utf-8")
+
+
+def test_the_recordings_that_come_along_are_those_of_their_script(tmp_path: Path) -> None:
+    copy_examples(tmp_path)
+    there = tmp_path / "examples" / "walk"
+    before = {path: path.read_text("utf-8") for path in there.rglob("*.csv")}
+    runpy.run_path(str(there / "make.py"), run_name="__main__")
+    assert len(before) == 5
+    assert {path: path.read_text("utf-8") for path in there.rglob("*.csv")} == before
 
 
 def call(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> int:

@@ -147,6 +147,7 @@ def doctor(
     settings: Settings = None,
     cell: Annotated[str, typer.Option(help="The cell of a grid, e.g. severe/moderate.")] = "",
     json: Json = False,
+    trust: Trust = False,
 ) -> None:
     """Check a dataset and name the remedy of every problem.
 

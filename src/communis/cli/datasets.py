@@ -69,7 +69,7 @@ def init(folder: Path, force: bool, anonymous: bool) -> None:
     out.print(f"Read and correct it, then run: communis data doctor {place}")
 
 
-def doctor(what: str, settings: list[str] | None, cell: str, json: bool) -> None:
+def doctor(what: str, settings: list[str] | None, cell: str, json: bool, trust: bool) -> None:
     config = _config(what, settings or [], cell)
     streams = Streams(config.seed)
     # A dataset alone has no clients yet.

@@ -163,3 +163,22 @@ def test_a_run_on_a_leaky_split_says_so_everywhere(
     assert "warning: leaky split" in capsys.readouterr().out
     page = next((tmp_path / "runs").glob("*/report.html")).read_text("utf-8")
     assert "class='warning'>leaky split" in page
+
+
+def test_the_doctor_checks_a_configuration(
+    recordings: Path, monkeypatch: Patch, capsys: Capture, tmp_path: Path
+) -> None:
+    """Its split and its clients, by their names; the folder is beside the file."""
+    assert call(monkeypatch, "data", "init", str(recordings), "--force") == 0
+    path = recordings.parent / "mine.toml"
+    data = f'name = "own"\nfolder = "{recordings.name}"\nwindow = 2.0\nsplit = "subject"'
+    path.write_text(f'[data]\n{data}\nheld_out = [1]\n[partition]\nby = "subject"\n')
+    capsys.readouterr()
+    call(monkeypatch, "data", "doctor", str(path))
+    text = capsys.readouterr().out
+    assert "split: subject: " in text
+    assert "nobody is in training and in test" in text
+    assert "only tested, no training windows" in text
+    by_time = ("--set", "data.split=time", "--set", "data.held_out=[]")
+    call(monkeypatch, "data", "doctor", str(path), *by_time)
+    assert "split: time: " in capsys.readouterr().out

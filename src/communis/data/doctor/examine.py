@@ -89,7 +89,7 @@ def _unread(source: Recorded) -> Iterator[Finding]:
         )
     if ignored:
         text = f"{len(ignored)} of the same kind are not read, first {sorted(ignored)[0]}"
-        yield Finding("note", "files", text, "their names are not the official ones")
+        yield Finding("note", "files", text, source.why_unread)
 
 
 def _recordings(source: Recorded) -> Iterator[Finding]:

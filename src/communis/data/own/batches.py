@@ -23,7 +23,11 @@ def batch_rate(times: Array) -> float:
     """Returns samples per second, counted over the time between batches; 0 if the time stamps are
     not batched: most of them are equal, or most time passes in steps that are much larger than the
     usual one."""
-    steps = np.diff(times)
+    with np.errstate(over="ignore", invalid="ignore"):  # damaged time stamps
+        return _batch_rate(np.diff(times))
+
+
+def _batch_rate(steps: Array) -> float:
     steps = steps[steps >= 0]
     if len(steps) < 2:
         return 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -37,24 +38,20 @@ if TYPE_CHECKING:
 ROWS = 20_000  # number of rows that are read
 UNKNOWN_RATE = 50.0  # placeholder in the manifest, which the user must correct
 MANY_CLASSES = 50  # a column with more different values is not a label
-TIME = r"t|ts|date|epoch|seconds|millis|.*time.*|.*(?:^|_)stamp.*"
+TIME = r"t|ts|date|epoch|seconds|millis|.*time.*|.*elapsed.*|.*(?:^|_)stamp.*"
 FILE = "file.*|.*file_?name|path|recording|recording_(?:id|name)|name"
 START = "start.*|begin.*|onset|from|t0|t_?start|.*_start"
 END = "end.*|stop.*|offset|to|t1|t_?(?:end|stop)|.*_(?:end|stop)|finish.*"
 ALIASES = {"a": "acc", "g": "gyro", "m": "mag", "": "sensor"}
 UNITS = {"hr": "bpm", "heart": "bpm", "heart_rate": "bpm", "heartrate": "bpm", "bpm": "bpm"}
+FEWEST_STAMPS = 10  # rows from which a column without a name can be time, or constant
 ROW_NUMBERS = ("", "index", "index_level_0", "row", "no", "nr")  # names of columns without meaning
 HEAD = 1 << 16  # characters from which the format of a text file is guessed
 FORMAT_LINES = 50  # lines of them, below comments
 MOST_ABOVE = 30  # lines of a preamble without a sign for comments
 COMMENTS = "%#"  # signs at the beginning of comments above the rows
 REGULAR = 0.8  # share of lines with the same number of columns, at least
-SMALLEST_STAMPS: dict[TimeUnit, float] = {  # for time since 1970, by unit
-    "ns": 1e17,
-    "us": 1e14,
-    "ms": 1e11,
-    "s": 0,
-}
+SINCE_1970 = (9e8, 2.5e9)  # seconds, of the years 1998 to 2049
 LARGEST_STEPS: dict[TimeUnit, float] = {"s": 2, "ms": 2e3, "us": 2e6, "ns": np.inf}
 USUAL_RATES = (0.2, 999.0)  # Hz; a unit of time stamps with another rate is not likely
 UNITS_OF_TIME: dict[str, TimeUnit] = {"s": "s", "ms": "ms", "us": "us", "ns": "ns"}
@@ -132,7 +129,9 @@ def _text_format(lines: list[str], rows: list[int]) -> Files:
     start = [lines[i] for i in rows[:FORMAT_LINES]]
 
     def preference(delimiter: str) -> tuple[int, bool, bool, int]:
-        widths = [len(row) for row in csv.reader(start, delimiter=delimiter)]
+        table = csv.reader(start, delimiter=delimiter)
+        # A delimiter at the end of the lines need not be the one between columns.
+        widths = [len(row) - (len(row) > 1 and not row[-1].strip()) for row in table]
         usual, count = Counter(widths).most_common(1)[0]
         below = widths[-max(1, len(widths) // 3) :]
         alike = (count == len(widths)) + (count >= REGULAR * len(widths))
@@ -171,6 +170,7 @@ def guess_columns(path: Path, how: Files) -> FileGuess:
     repeated = set(frame.columns[frame.columns.duplicated()])
     tidy = [_tidy(str(column)) if how.header else "" for column in frame.columns]
     said = {key for name in tidy if (key := _key_of(name, tidy))}
+    unnamed_clocks = [] if how.header else _unnamed_clocks(frame)
     for position, column in enumerate(frame.columns):
         values = frame.iloc[:, position]
         name = tidy[position]
@@ -180,10 +180,16 @@ def guess_columns(path: Path, how: Files) -> FileGuess:
             left_out.append(f"{column!r} (more than one column has this name)")
         elif how.header and clock is None and re.fullmatch(TIME, name) and _rises(values):
             clock = column
+        elif how.header and re.fullmatch(TIME, name) and numeric and _rises(values):
+            left_out.append(f"{column!r} (another time)")
+        elif unnamed_clocks == [position]:
+            clock = column
         elif key and key not in keys:
             keys[key] = column
         elif name in ROW_NUMBERS and how.header:
             left_out.append(f"{column!r} (a row number)")
+        elif numeric and not how.header and _is_constant(values):
+            left_out.append(f"{column!r} (the same whole number in all rows)")
         elif numeric and not how.header and "label" not in keys and _holds_classes(values):
             keys["label"] = column
         elif numeric:
@@ -217,6 +223,7 @@ def _timing(frame: pd.DataFrame, clock: Column | None) -> Timing:
     if clock is None:
         return Timing()
     seconds, unit, named = _seconds(frame[clock], str(clock))
+    named = named and isinstance(clock, str)
     seconds = seconds[np.isfinite(seconds)]
     batched = batch_rate(seconds)
     rate = _rounded(batched) if batched else _rate(np.diff(seconds))
@@ -250,7 +257,9 @@ def _sample(path: Path, how: Files) -> pd.DataFrame:
             else:
                 frame = batch.to_pandas(ignore_metadata=True)
     else:
-        with reading(path, "table", PLAIN):
+        with reading(path, "table", PLAIN), warnings.catch_warnings():
+            # A row with another number of columns: reading the whole file names it.
+            warnings.simplefilter("ignore", pd.errors.ParserWarning)
             frame = pd.read_csv(
                 path,
                 sep=how.delimiter,
@@ -293,6 +302,30 @@ def _rises(values: pd.Series[Any]) -> bool:
     return bool((np.diff(values.to_numpy(np.float64)) >= 0).mean() > 0.95)
 
 
+def _unnamed_clocks(frame: pd.DataFrame) -> list[int]:
+    """Returns the places of columns that can be time although they have no name."""
+    columns = [frame.iloc[:, i] for i in range(frame.shape[1])]
+    return [i for i, c in enumerate(columns) if c.dtype.kind in "iuf" and _is_clock(c)]
+
+
+def _is_clock(values: pd.Series[Any]) -> bool:
+    """Returns whether a column without a name is time: numbers that rise all the time in nearly
+    equal steps, and are no row numbers."""
+    array = values.to_numpy(np.float64)
+    if len(array) < FEWEST_STAMPS or not np.isfinite(array).all():
+        return False
+    steps = np.diff(array)
+    usual = float(np.median(steps))
+    if usual <= 0 or (steps == 1).all():
+        return False
+    return bool((steps >= 0).all() and (np.abs(steps - usual) <= usual).mean() > 0.9)
+
+
+def _is_constant(values: pd.Series[Any]) -> bool:
+    array = values.to_numpy(np.float64)
+    return len(array) >= FEWEST_STAMPS and bool((array == np.rint(array[0])).all())
+
+
 def _mostly_numbers(values: pd.Series[Any]) -> bool:
     """Returns whether a column of text holds numbers, but for a few cells."""
     return values.dropna().map(lambda cell: _is_number(str(cell))).mean() > 0.9
@@ -323,11 +356,12 @@ def _seconds(values: pd.Series[Any], name: str) -> tuple[Array, TimeUnit, bool]:
     if in_name or spelled:
         unit = UNITS_OF_TIME[in_name[1]] if in_name else UNITS_OF_TIME[str(spelled)]
         return array * SECONDS[unit], unit, True
-    if array[0] > 1e8:  # since 1970: the size tells the unit
-        unit = next(u for u, least in SMALLEST_STAMPS.items() if array[0] > least)
-        return array * SECONDS[unit], unit, True
+    earliest, latest = SINCE_1970
+    for candidate in LARGEST_STEPS:  # since 1970: the size tells the unit
+        if earliest <= array[0] * SECONDS[candidate] <= latest:
+            return array * SECONDS[candidate], candidate, True
     usual = float(np.median(steps[steps > 0])) if (steps > 0).any() else 1.0
-    unit = next(u for u, most in LARGEST_STEPS.items() if usual < most)
+    unit = next((u for u, most in LARGEST_STEPS.items() if usual < most), "ns")
     slow, fast = USUAL_RATES
     possible = [u for u in LARGEST_STEPS if slow <= 1 / (usual * SECONDS[u]) <= fast]
     return array * SECONDS[unit], unit, possible == [unit]

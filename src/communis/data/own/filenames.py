@@ -31,6 +31,7 @@ ACTIVITY = (
 SEPARATORS = r"([_\-\s.=+,]+)"
 DATE = r"(?:19|20)\d\d-?\d\d-?\d\d(?:[T_\- ]*\d\d[-.h]?\d\d(?:[-.m]?\d\d)?)?(?!\d)"
 DATED = "\x01"  # stands for a date, which is no key
+SENSORS = ("sensor", "sensor2")  # keys of the parts that tell sensors apart
 FEW_FILES = 0.2  # a name of a smaller share of files than the most frequent one is no sensor
 MOST_SENSORS = 30  # values of the part of the name that tells sensors apart
 NUMBERED = r"[A-Za-z]?\d+"
@@ -59,16 +60,21 @@ class Names:
     slots: tuple[Slot, ...] = ()
     files: tuple[str, ...] = ()  # those that the pattern is of
     left: tuple[str, ...] = ()  # those that it cannot be of
-    kinds: Mapping[str, int] = field(default_factory=dict)  # of every sensor: the kind of its files
+    # Of every sensor, which one or several parts of the names tell: the kind of its files.
+    kinds: Mapping[tuple[str, ...], int] = field(default_factory=dict)
+
+    def of(self, sensor: tuple[str, ...]) -> str:
+        """Returns the pattern of the files of one sensor."""
+        pattern = self.pattern
+        for key, value in zip(SENSORS, sensor, strict=False):
+            pattern = pattern.replace(f"{{{key}}}", value)
+        return pattern
 
     @property
-    def sensors(self) -> tuple[str, ...]:
-        """The values of {sensor}, if the pattern contains it."""
-        return tuple(self.kinds)
-
-    def of(self, sensor: str) -> str:
-        """Returns the pattern of the files of one sensor."""
-        return self.pattern.replace("{sensor}", sensor)
+    def by_file(self) -> list[tuple[str, ...]]:
+        """The sensor of every file."""
+        slots = [slot for key in SENSORS if (slot := self.slot(key))]
+        return list(zip(*(slot.values for slot in slots), strict=True))
 
     def has(self, key: str) -> bool:
         """Returns whether the pattern contains a key in braces."""
@@ -107,18 +113,17 @@ def split(files: Sequence[str], kinds: Sequence[int], taken: set[str], labelled:
     rest = iter(keyed)
     for piece in pieces:
         if isinstance(piece, str):
-            pattern += piece
+            pattern += re.sub(r"[{}?]", "?", piece)  # braces of a name are no keys
         else:
             slot = next(rest)
             pattern += f"{{{slot.key}}}" if slot.key else "*"
-    by_sensor = {}
-    for slot in keyed:
-        if slot.key == "sensor":
-            by_sensor = _frequent(slot.values, of_kind)
-    return Names(pattern, tuple(keyed), tuple(paths), left, by_sensor)
+    names = Names(pattern, tuple(keyed), tuple(paths), left)
+    return replace(names, kinds=_frequent(names.by_file, of_kind)) if names.by_file else names
 
 
-def _frequent(values: Sequence[str], kinds: Sequence[int]) -> dict[str, int]:
+def _frequent(
+    values: Sequence[tuple[str, ...]], kinds: Sequence[int]
+) -> dict[tuple[str, ...], int]:
     """Returns the kind of the files of every sensor; names of few files are no sensors."""
     counts = Counter(values)
     least = FEW_FILES * max(counts.values())
@@ -130,9 +135,11 @@ def _pieces(level: Sequence[str]) -> list[str | Slot]:
     """Returns the parts of the names of one level of folders, in their order."""
     if len(set(level)) == 1:
         return [level[0]]
-    dated = [re.sub(DATE, DATED, name) for name in level]
-    if all(name.count(DATED) == 1 for name in dated):
-        level = dated
+    dates = [re.findall(DATE, name) for name in level]
+    shapes = {tuple(re.sub(r"\d", "?", date) for date in found) for found in dates}
+    shape = shapes.pop() if len(shapes) == 1 else ()
+    if len(shape) == 1:
+        level = [re.sub(DATE, DATED, name) for name in level]
     columns = _columns([re.split(SEPARATORS, name) for name in level])
     pieces: list[str | Slot] = []
     word = ""  # the last one that is the same in all names
@@ -142,7 +149,7 @@ def _pieces(level: Sequence[str]) -> list[str | Slot]:
                 pieces.append(Slot(part, word))
                 word = ""
                 continue
-            text = part[0].replace(DATED, "*")
+            text = part[0].replace(DATED, "".join(shape))
             pieces.append(text)
             word = text if re.search(r"[^\W_]", text) else word
     return pieces
@@ -196,48 +203,76 @@ def _keyed(
     free = [key for key in (*KEYS, "label") if key not in taken]
     if labelled and "label" in free:
         free.remove("label")
-    keys: dict[int, tuple[str, bool]] = {}
-
-    def give(place: int, key: str, sure: bool) -> None:
-        keys[place] = key, sure
-        if key in free:
-            free.remove(key)
-
-    for place, slot in enumerate(slots):
-        for key in [key for key in free if _says(slot, WORDS[key])]:
-            if place not in keys:
-                give(place, key, True)
-    sensor = _sensor_slot(slots, kinds, keys)
-    if sensor is not None:
-        give(sensor, "sensor", len(set(kinds)) > 1)
-    for place, slot in enumerate(slots):
-        for key in [key for key in free if _says(slot, SHORT[key])]:
-            if place not in keys:
-                give(place, key, False)
-    open_places = [place for place in range(len(slots)) if place not in keys]
-    words = [p for p in open_places if not _all_match(slots[p], NUMBERED)]
-    if "label" in free and words:
-        activities = [p for p in words if _some_match(slots[p], ACTIVITY)]
-        give((activities or words)[-1], "label", bool(activities))
-    for place in open_places:
-        if place in keys:
-            continue
-        order = ("subject", "trial", "session")
-        key = next((key for key in order if key in free), "")
-        give(place, key, False)
-    return [
-        replace(slot, key=keys[place][0], sure=keys[place][1]) if place in keys else slot
-        for place, slot in enumerate(slots)
-    ]
+    keys = _Keys(slots, free)
+    keys.by_words(WORDS, sure=True)
+    keys.sensors(kinds)
+    keys.by_words(SHORT, sure=False)
+    keys.by_values()
+    return keys.slots()
 
 
-def _says(slot: Slot, words: str) -> bool:
-    """Returns whether a slot is named by one of these words: by the word before it, or in it, as in
-    subject1."""
+class _Keys:
+    """Gives keys to slots, one after the other."""
+
+    def __init__(self, slots: Sequence[Slot], free: list[str]) -> None:
+        self._slots = slots
+        self._free = free  # keys that no slot has yet
+        self._given: dict[int, tuple[str, bool]] = {}  # by place: the key, and whether it is sure
+
+    def slots(self) -> list[Slot]:
+        return [
+            replace(slot, key=self._given[place][0], sure=self._given[place][1])
+            if place in self._given
+            else slot
+            for place, slot in enumerate(self._slots)
+        ]
+
+    def by_words(self, words: Mapping[str, str], sure: bool) -> None:
+        """Gives the keys that words of the names say. Those that are not sure do not follow."""
+        for place, slot in enumerate(self._slots):
+            said = [key for key in self._free if _says(slot, words[key], follows=sure)]
+            if said and place not in self._given:
+                self._give(place, said[0], sure)
+
+    def sensors(self, kinds: Sequence[int]) -> None:
+        """Gives the parts that tell sensors apart, at most two."""
+        first = _sensor_slot(self._slots, kinds, self._given)
+        if first is None:
+            return
+        self._give(first, SENSORS[0], len(set(kinds)) > 1)
+        second = _sensor_slot(self._slots, [0] * len(kinds), self._given)
+        if second is not None:
+            self._give(second, SENSORS[1], False)
+
+    def by_values(self) -> None:
+        """Gives the remaining keys by the kind of the values: words are labels, numbers count."""
+        places = [place for place in range(len(self._slots)) if place not in self._given]
+        words = [p for p in places if not _all_match(self._slots[p], NUMBERED)]
+        if "label" in self._free and words:
+            activities = [p for p in words if _some_match(self._slots[p], ACTIVITY)]
+            self._give((activities or words)[-1], "label", bool(activities))
+        for place in places:
+            if place not in self._given:
+                order = ("subject", "trial", "session")
+                self._give(place, next((key for key in order if key in self._free), ""), False)
+
+    def _give(self, place: int, key: str, sure: bool) -> None:
+        """Gives a key to a slot, and to others in which the same part of the name is repeated."""
+        self._given[place] = key, sure
+        if key in self._free:
+            self._free.remove(key)
+        for other, slot in enumerate(self._slots):
+            if slot.values == self._slots[place].values:
+                self._given[other] = key, sure
+
+
+def _says(slot: Slot, words: str, follows: bool = True) -> bool:
+    """Returns whether a slot is named by one of these words: in it, as in subject1, by the word
+    before it, or by the one that follows it."""
     named = _all_match(slot, rf"(?:{words})\d+")
     before = re.fullmatch(rf"(?:.*[\W_])?(?:{words})[\W_]*", slot.before.lower())
     after = re.fullmatch(rf"[\W_]*(?:{words})(?:[\W_].*)?", slot.after.lower())
-    return named or bool(before or after)
+    return named or bool(before or (follows and after))
 
 
 def _sensor_slot(

@@ -27,6 +27,7 @@ from communis.data.own.tables import read
 from communis.data.recordings.recording import nameable
 
 MOST_CLASSES = 100
+MOST_REMARKS = 5  # about side tables
 MOST_EXCLUDED = 20  # lines of files.exclude
 TRIED = 3  # recordings that are read with the new manifest
 ALIKE = 1.1  # rates of the files of a sensor that differ by a larger factor are a doubt
@@ -123,7 +124,9 @@ def _write(draft: _Draft, folder: Path, found: Survey, anonymous: bool, progress
         draft.add("anonymous = true  # results show numbers instead of the subjects' own names")
     _write_files(draft, names, main.how, sensors, excluded)
     for sensor in sensors:
-        _write_modalities(draft, sensor, first, bool(names.sensors))
+        _write_modalities(draft, sensor, first, bool(names.kinds))
+    if not any(sensor.guess.modalities for sensor in sensors):
+        draft.doubt("modalities", "no columns of numbers were found; describe them by hand")
     _write_label(draft, folder, names, sensors, sides, progress)
     for key in KEYS:
         _write_key(draft, key, names, first)
@@ -155,13 +158,11 @@ def _sensors(
     folder: Path, kinds: Sequence[Kind], names: Names, progress: Progress
 ) -> list[_Sensor]:
     """Returns the files of every sensor with their columns."""
-    if not names.sensors:
+    if not names.kinds:
         guesses = looked_at(folder, names.files, kinds[0].how)
         return [_sensor("", names.pattern, names.files, kinds[0], kinds[0].guess, guesses)]
-    slot = names.slot("sensor")
-    assert slot is not None
-    by_value: dict[str, list[str]] = {}
-    for file, value in zip(names.files, slot.values, strict=True):
+    by_value: dict[tuple[str, ...], list[str]] = {}
+    for file, value in zip(names.files, names.by_file, strict=True):
         if value in names.kinds:
             by_value.setdefault(value, []).append(file)
     sensors = []
@@ -170,7 +171,7 @@ def _sensors(
         kind = kinds[names.kinds[value]]
         guesses = looked_at(folder, files, kind.how)
         first = guesses[0] if guesses else kind.guess
-        sensors.append(_sensor(value, names.of(value), files, kind, first, guesses))
+        sensors.append(_sensor("_".join(value), names.of(value), files, kind, first, guesses))
     progress("comparing files", len(by_value), len(by_value))
     return sensors
 
@@ -229,9 +230,9 @@ def _write_files(
 ) -> None:
     draft.add("")
     draft.add("[files]")
-    unsure = [slot.key for slot in names.slots if slot.key and not slot.sure]
+    unsure = dict.fromkeys(slot.key for slot in names.slots if slot.key and not slot.sure)
     doubt = f"are {', '.join(f'{{{key}}}' for key in unsure)} what they seem?" if unsure else ""
-    if not names.sensors:
+    if not names.kinds:
         draft.add(f"pattern = {_toml(names.pattern)}", doubt)
     elif doubt:
         draft.add(f"# names of files: {_toml(names.pattern)}", doubt)
@@ -252,7 +253,10 @@ def _write_files(
     if first.time is None:
         return
     timing = first.timing
-    draft.add(f"time = {_toml(first.time)}")
+    doubt = "" if isinstance(first.time, str) else "a guess: it rises in even steps"
+    draft.add(f"time = {_toml(first.time)}", doubt)
+    if doubt:
+        draft.doubt("time", f"column {first.time} is {doubt}")
     unit_doubt = "" if timing.unit_named else "a guess by the size of the steps"
     draft.add(f"time_unit = {_toml(timing.unit)}", unit_doubt)
     if unit_doubt:
@@ -401,18 +405,22 @@ def _remark_others(
 ) -> None:
     """Remarks on tables that are no recordings, so that nothing is left out in silence."""
     used = set(sides.files)
-    for kind in (*found.side, *found.labels):
+    beside = (*found.side, *found.labels)
+    if len(beside) > MOST_REMARKS:
+        draft.doubt("files", f"{len(beside) - MOST_REMARKS} more kinds of files are not read")
+    for kind in beside[:MOST_REMARKS]:
         files = [file for file in kind.files if file not in used]
         if files:
             count = f" and {len(files) - 1} more" if len(files) > 1 else ""
             columns = ", ".join(kind.columns[:6])
-            what = "a side table" if kind.guess.rows < FEWEST_ROWS else "of another kind"
-            draft.doubt("files", f"{files[0]}{count} taken for {what} ({columns}), not read")
+            is_small = kind.guess.rows < FEWEST_ROWS
+            what = "a side table" if is_small else "other columns than those of the recordings"
+            draft.doubt("files", f"{files[0]}{count} not read: {what} ({columns})")
     known = {file for sensor in sensors for file in sensor.files} | set(names.left)
     left = [file for kind in found.recordings for file in kind.files if file not in known]
     if left:
         count = f" and {len(left) - 1} more" if len(left) > 1 else ""
-        draft.doubt("files", f"{left[0]}{count} taken for no recordings, not read")
+        draft.doubt("files", f"{left[0]}{count} not read: their names fit no sensor")
     if found.unread:
         file, why = found.unread[0]
         draft.doubt("files", f"{len(found.unread)} are no tables that can be read: {file}: {why}")

@@ -10,10 +10,12 @@ from pathlib import Path, PurePath
 from communis.core.errors import CommunisError
 from communis.data.own.manifest import NAME, Manifest
 
+ONE = "(?:[^/])"  # in expressions: what a question mark stands for
+
 
 @dataclass(frozen=True)
 class Group:
-    """Files whose values in braces are equal."""
+    """Files whose values in braces, and what question marks stand for, are equal."""
 
     values: Mapping[str, str]  # by the name in braces
     paths: Mapping[str, Path]  # by pattern
@@ -33,7 +35,8 @@ def grouped(folder: Path, manifest: Manifest) -> list[Group]:
         if not files:
             raise CommunisError(f"{folder / NAME}: no file matches {pattern!r}")
         for path, values in files:
-            key = tuple(sorted(values.items())) if several else path
+            single = _single(pattern, path.relative_to(folder)) if several else ""
+            key = (*sorted(values.items()), single) if several else path
             paths = groups[key].paths if key in groups else {}
             if pattern in paths:
                 raise CommunisError(
@@ -108,9 +111,19 @@ def matches(folder: Path, pattern: str) -> list[tuple[Path, dict[str, str]]]:
     return files
 
 
+def _single(pattern: str, path: PurePath) -> str:
+    """Returns what the question marks of a pattern stand for in a path."""
+    expression = re.compile(_expression(pattern).replace(ONE, f"({ONE})"))
+    match = expression.fullmatch(path.as_posix())
+    if match is None:
+        return ""
+    named = set(expression.groupindex.values())
+    return "".join(text for i, text in enumerate(match.groups(), start=1) if i not in named)
+
+
 def _expression(pattern: str) -> str:
     """Returns a regular expression for paths."""
-    wildcards = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
+    wildcards = {"**/": "(?:.*/)?", "*": "[^/]*", "?": ONE}
     expression = ""
     for piece in re.split(r"({\w+}|\*\*/|\*|\?)", pattern):
         name = piece[1:-1]

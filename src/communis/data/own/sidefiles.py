@@ -16,7 +16,7 @@ from communis.core.arrays import Array
 from communis.core.errors import CommunisError
 from communis.core.memory import room
 from communis.data.own.columns import FileGuess
-from communis.data.own.filenames import WORDS, Names, template
+from communis.data.own.filenames import SENSORS, WORDS, Names, template
 from communis.data.own.manifest import Files, TimeUnit
 from communis.data.own.survey import Kind, Survey
 from communis.data.own.tables import SECONDS, read, word
@@ -56,7 +56,7 @@ def beside(folder: Path, names: Names, guess: FileGuess, found: Survey) -> Besid
 def _joined(names: Names, files: Sequence[str]) -> tuple[str, dict[str, str]]:
     """Returns the pattern by which side files belong to recordings, and a recording of each; an
     empty pattern if there is none."""
-    keyed = [slot for slot in names.slots if slot.key and slot.key != "sensor"]
+    keyed = [slot for slot in names.slots if slot.key and slot.key not in SENSORS]
     of_recordings = [
         (file, {slot.key: slot.values[i] for slot in keyed}) for i, file in enumerate(names.files)
     ]

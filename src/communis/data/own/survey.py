@@ -115,7 +115,8 @@ def _main_format(folder: Path, paths: Sequence[Path]) -> tuple[str, ...]:
 
 
 def _no_tables(folder: Path, paths: Sequence[Path]) -> CommunisError:
-    kinds = [kind for kind, _ in Counter(path.suffix.lower() for path in paths).most_common(5)]
+    counts = Counter(path.suffix.lower() for path in paths)
+    kinds = sorted(counts, key=lambda kind: (-counts[kind], kind))[:5]
     there = f"; there are files of {', '.join(filter(None, kinds))}" if any(kinds) else ""
     matlab = ": write their arrays to NPY files, or their columns to CSV files"
     return CommunisError(

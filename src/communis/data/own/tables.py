@@ -86,7 +86,7 @@ def lines_above(path: Path, how: Files) -> int:
         return how.skip
     with reading(path, "text file", PLAIN), path.open(encoding="utf-8-sig", newline="") as lines:
         for number, line in enumerate(lines):
-            empty = not line.strip(f" \t\r\n{how.delimiter}")
+            empty = not line.strip(" \t\r\n;,")
             if number >= how.skip and not empty and not line.lstrip().startswith(how.comment):
                 return number
     raise CommunisError(f"{path}: holds no rows, only lines that begin with {how.comment!r}")

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from communis.data.recordings.windows import Windows
 @dataclass(frozen=True)
 class Recorded:
     """Settings of every dataset that is read from files."""
+
+    # Why files beside those of the dataset are not read.
+    why_unread: ClassVar[str] = "their names are not the official ones"
 
     folder: str = ""  # folder of the files; empty: the dataset's name below the data folder
     window: float = 2.0  # length of a window in seconds

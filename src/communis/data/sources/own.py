@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from communis.data import own
-from communis.data.own.joined import grouped
+from communis.data.own.joined import grouped, matches
 from communis.data.own.manifest import NAME, load
 from communis.data.own.reading import dataset
 from communis.data.recordings.about import About
@@ -31,11 +32,16 @@ ABOUT = About(
 class Own(Recorded):
     """Settings of `[data] name = "own"`; everything else is in the folder's manifest."""
 
+    why_unread: ClassVar[str] = f"{NAME} leaves them out, or has no pattern for them"
+
     def files(self) -> list[Path]:
-        """Returns the manifest and the files that it describes."""
+        """Returns the manifest and the files that it describes, with those of the labels."""
+        manifest = load(self.place)
         paths: list[Path] = []
-        for group in grouped(self.place, load(self.place)):
+        for group in grouped(self.place, manifest):
             paths += group.paths.values()
+        if manifest.side_pattern:
+            paths += [path for path, _ in matches(self.place, manifest.side_pattern)]
         return [self.place / NAME, *sorted(paths)]
 
     def code(self) -> list[Path]:

@@ -13,7 +13,7 @@ import pytest
 
 from communis.core.errors import CommunisError
 from communis.core.tasks import Classification
-from communis.data.doctor import Finding, examine, sets
+from communis.data.doctor import Clients, Finding, examine, sets
 from communis.data.recordings.about import About
 from communis.data.recordings.recording import Dataset, Recording, Stream
 from communis.data.recordings.source import Recorded
@@ -336,3 +336,29 @@ def test_slow_signals_that_agree_by_chance_are_no_copies(ask: Callable[..., list
     ]
     found = ask(*people, window=4.0, units={"heart": "bpm"})
     assert worst(found, "leakage").level == "ok"
+
+
+def test_clients_of_a_configuration_are_checked() -> None:
+    """A client without test windows, one without training windows, and one that is tested on a
+    class that it never trains on."""
+    split = np.array([0, 0, 2, 0, 0, 0, 2, 2, 0, 2])
+    target = np.array([0, 1, 1, 0, 0, 1, 0, 1, 0, 1])
+    client_of = np.array([0, 0, 0, 1, 1, 1, 2, 2, 3, 3])
+    data = Windows(
+        {"acc": np.zeros((10, 3, 8), np.float32)}, target, client_of, split, Classification(2)
+    )
+    found = list(sets.clients(data, Clients(client_of, ("anna", "bert", "carla"))))
+    assert [(f.level, f.text) for f in found] == [
+        ("ok", "4, from 0 training windows (carla) to 3 (bert)"),
+        ("note", "carla: only tested, no training windows"),
+        ("warning", "bert: no test windows, so they have no score"),
+        ("note", "client 3: tested on classes that they have no training windows of"),
+    ]
+
+
+def test_a_partition_that_is_not_possible_is_a_finding() -> None:
+    def refuse(windows: Windows) -> Clients:
+        raise CommunisError("by = 'scene': all windows are of one scene")
+
+    found = list(examine(Synthetic(), clients_of=refuse))
+    assert (found[-1].level, found[-1].about) == ("error", "clients")

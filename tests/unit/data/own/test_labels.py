@@ -187,6 +187,9 @@ def test_intervals_of_all_recordings_in_one_table(tmp_path: Path) -> None:
     manifest = INTERVALS.replace("{subject}_{trial}_labels", "labels") + 'file = "recording"\n'
     table = "recording,label,start,end\ns1_1.csv,sit,0,2\ns1_2,walk,1,2\ns1_1.csv,walk,2,9\n"
     (tmp_path / "labels.csv").write_text(table)
+    (tmp_path / "communis.toml").write_text(manifest)
+    # Windows are cut again when the table changes.
+    assert tmp_path / "labels.csv" in Own(folder=str(tmp_path)).files()
     found = [classes(r) for r in opened(tmp_path, manifest)]
     none = UNLABELLED
     assert found == [[1, 1, 0, 0], [none, 0, none, none], [none] * 4]

@@ -42,8 +42,8 @@ def test_files_per_subject_with_side_tables(tmp_path: Path) -> None:
     ]
     assert 'time = "timestamp"' in lines
     assert 'time_unit = "ms"' in lines
-    assert any("participants.csv taken for a side table (subject, age" in r for r in remarks)
-    assert any("notes.txt taken for" in r for r in remarks)
+    assert any("participants.csv not read: a side table (subject, age" in r for r in remarks)
+    assert any("notes.txt not read" in r for r in remarks)
     made = windows(tmp_path)
     assert made.names["subject"] == {1: "anna", 2: "bert", 3: "carla"}
     assert made.labels == tuple(ACTIVITIES)
@@ -109,10 +109,10 @@ def test_a_run_gets_to_a_report(
     (tmp_path / "experiment" / "mine.toml").write_text(f'name = "mine"\n{settings}')
     call(monkeypatch, "data", "doctor", "experiment/mine.toml")
     call(monkeypatch, "run", "experiment/mine.toml")
-    call(monkeypatch, "report", "runs/mine")
     name = "S01" if layout == "file per sensor and trial" else "anna"
-    assert read(tmp_path / "runs" / "mine").names[0] == name
-    assert f"{name}: acc" in (tmp_path / "runs" / "mine" / "report.html").read_text("utf-8")
+    folder = tmp_path / "runs" / "mine-fedavg"
+    assert read(folder).names[0] == name
+    assert f"{name}: acc" in (folder / "report.html").read_text("utf-8")
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
