@@ -33,6 +33,7 @@ Kind = Literal["onnx", "pt2", "safetensors"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 OPSET = 18
 Sample = dict[str, Tensor]
+log = logging.getLogger("communis")
 
 
 class Graph(nn.Module):
@@ -63,7 +64,8 @@ def write(predictor: Predictor, kind: Kind, path: Path, about: Mapping[str, Any]
     program = _traced(graph)
     out = io.BytesIO()
     if kind == "pt2":
-        torch.export.save(program, out, extra_files=metadata)
+        with _quiet():
+            torch.export.save(program, out, extra_files=metadata)
         disk.replace_file(path, out.getvalue())
         return
     disk.replace_file(path, _as_onnx(graph, program, metadata))
@@ -76,7 +78,8 @@ def metadata_of(path: Path, kind: Kind) -> dict[str, Any]:
             text = file.metadata()["communis"]
     elif kind == "pt2":
         extra = {"communis": ""}
-        torch.export.load(path, extra_files=extra)
+        with _quiet():
+            torch.export.load(path, extra_files=extra)
         text = extra["communis"]
     else:
         session = _session(path)
@@ -88,17 +91,19 @@ def metadata_of(path: Path, kind: Kind) -> dict[str, Any]:
 def outputs_of(path: Path, kind: Kind, inputs: Sample, present: Sample) -> Tensor:
     """Returns the scores that the model in a file computes."""
     if kind == "pt2":
-        scores, *_ = torch.export.load(path).module()(inputs, present)
-        return torch.as_tensor(scores)
+        with _quiet():
+            model = torch.export.load(path).module()
+        scores, *_ = model(inputs, present)
+        return torch.as_tensor(scores).detach()
     session = _session(path)
     feed = {m: x.numpy() for m, x in inputs.items()}
     feed |= {f"{m}_present": x.numpy() for m, x in present.items()}
     return torch.from_numpy(session.run(["scores"], feed)[0])
 
 
-def example(predictor: Predictor, windows: int = 3) -> tuple[Sample, Sample]:
-    """Returns inputs of the right shapes. Several windows, since a single one is traced as
-    constant."""
+def example(predictor: Predictor, windows: int = 7) -> tuple[Sample, Sample]:
+    """Returns inputs of the right shapes. windows: a number that no other size has, because the
+    tracer takes equal sizes for the same, and 1 for a constant."""
     shapes = predictor.format.shapes
     inputs = {m: torch.zeros(windows, *shapes[m]) for m in predictor.modalities}
     present = {m: torch.ones(windows, dtype=torch.bool) for m in predictor.modalities}
@@ -108,9 +113,11 @@ def example(predictor: Predictor, windows: int = 3) -> tuple[Sample, Sample]:
 def _traced(graph: Graph) -> torch.export.ExportedProgram:
     inputs, present = example(graph.predictor)
     several = {0: torch.export.Dim("windows", min=1)}
-    shapes = (dict.fromkeys(inputs, several), dict.fromkeys(present, several))
+    shapes = ({m: several for m in inputs}, {m: several for m in present})
+    # Without gradients, some layers take a way that depends on the number of windows.
+    graph.requires_grad_(True)
     try:
-        with _quiet(), torch.no_grad():
+        with _quiet():
             return torch.export.export(
                 graph, (inputs, present), dynamic_shapes=shapes, strict=False
             )
@@ -120,6 +127,8 @@ def _traced(graph: Graph) -> torch.export.ExportedProgram:
             f"{type(graph.predictor.method).__name__} cannot be exported as a graph "
             f"({readable(str(error))[:200]}); --to safetensors writes its tensors"
         ) from None
+    finally:
+        graph.requires_grad_(False)
 
 
 def _as_onnx(
@@ -130,17 +139,24 @@ def _as_onnx(
 
     modalities = graph.predictor.modalities
     names = [*modalities, *(f"{m}_present" for m in modalities)]
-    with _quiet():
-        made = torch.onnx.export(
-            program,
-            input_names=names,
-            output_names=graph.outputs,
-            opset_version=OPSET,
-            dynamo=True,
-            verbose=False,
-        )
+    try:
+        with _quiet():
+            made = torch.onnx.export(
+                program,
+                input_names=names,
+                output_names=graph.outputs,
+                opset_version=OPSET,
+                dynamo=True,
+                verbose=False,
+            )
+    except Exception as error:  # an operation that ONNX does not have
+        made = None
+        log.debug("ONNX: %s", error)
     if made is None:
-        raise CommunisError("the model could not be written as ONNX; choose --to pt2")
+        raise CommunisError(
+            "the model has an operation that ONNX does not have, such as the eigendecomposition in "
+            "the gate of sglt; choose --to pt2"
+        )
     model = made.model_proto
     del model.metadata_props[:]
     onnx.helper.set_model_props(model, dict(metadata))
@@ -157,12 +173,12 @@ def _session(path: Path) -> Any:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keeps the exporters' remarks on their own work from the terminal."""
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)
+    exporter = logging.getLogger("torch.onnx")
+    level = exporter.level
+    exporter.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        log.setLevel(level)
+        exporter.setLevel(level)
