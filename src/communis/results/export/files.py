@@ -113,7 +113,7 @@ def example(predictor: Predictor, windows: int = 7) -> tuple[Sample, Sample]:
 def _traced(graph: Graph) -> torch.export.ExportedProgram:
     inputs, present = example(graph.predictor)
     several = {0: torch.export.Dim("windows", min=1)}
-    shapes = ({m: several for m in inputs}, {m: several for m in present})
+    shapes = (dict.fromkeys(inputs, several), dict.fromkeys(present, several))
     # Without gradients, some layers take a way that depends on the number of windows.
     graph.requires_grad_(True)
     try:
