@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from json import dumps
 from pathlib import Path
 
 import typer
@@ -38,11 +39,12 @@ def run(
     metric: str,
     select: Select | None,
     target: list[float] | None,
+    start: Path | None,
     trust: bool,
     quiet: bool,
     json: bool,
 ) -> None:
-    config = configs.load(source, [*(changes or ()), *(settings or ())], cell)
+    config = configs.load(source, [*(changes or ()), *(settings or ()), *_starting(start)], cell)
     default = "-".join([config.name, *config.cell.values(), config.label])
     folder = folder_for(into, name) if name else free_folder(folder_for(into, default))
     if (folder / "config.toml").exists():
@@ -69,6 +71,7 @@ def compare(
     select: Select | None,
     target: list[float] | None,
     fresh: bool,
+    start: Path | None,
     jobs: int | None,
     shard: str,
     engine: EngineName,
@@ -80,7 +83,7 @@ def compare(
     words = methods or ()
     changes = [word for word in words if "=" in word]
     named = [word for word in words if "=" not in word]
-    by_cell = configs.load_cells(on, [*changes, *(settings or ())], named)
+    by_cell = configs.load_cells(on, [*changes, *(settings or ()), *_starting(start)], named)
     chosen = [configs.pick(by_cell, name, on) for name in dict.fromkeys(cell or by_cell)]
     base = chosen[0]
     if not base.compare:
@@ -101,6 +104,7 @@ def compare(
 
 def resume(
     folder: Path,
+    settings: list[str] | None,
     metric: str,
     select: Select | None,
     target: list[float] | None,
@@ -114,7 +118,7 @@ def resume(
 ) -> None:
     for path in sorted(folder.rglob("config.toml")):
         settings_in(path.parent)  # a file that lost its settings would be read as the default
-    planned = begun_in(folder)
+    planned = begun_in(folder, settings or ())
     view = View(planned[0].config.name, metric, select, target or (), quiet, json)
     own = _of_shard(planned, shard)
     with claimed(folder, shared=bool(shard)) as claim:
@@ -137,6 +141,11 @@ def report(
         title += f" and {len(folders) - 3} more"
     view = View(title, metric, select, target or (), json=json)
     show(collect(folders), output, view)
+
+
+def _starting(start: Path | None) -> list[str]:
+    """Returns the setting by which models begin with those of a run."""
+    return [] if start is None else [f"fleet.start={dumps(str(start))}"]
 
 
 def _of_shard(jobs: Sequence[Job], shard: str) -> list[Job]:

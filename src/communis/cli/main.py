@@ -123,6 +123,14 @@ Round = Annotated[
     str,
     typer.Option(help="last, best (the round with the best validation score), or its number."),
 ]
+From = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        metavar="RUN",
+        help="The folder of a finished run: models begin with its common model (fleet.start).",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
 
 
@@ -138,6 +146,7 @@ def run(
     metric: Metric = "",
     select: Selection = None,
     target: Target = None,
+    start: From = None,
     trust: Trust = False,
     quiet: Quiet = False,
     json: Json = False,
@@ -180,6 +189,7 @@ def compare(
     select: Selection = None,
     target: Target = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Remove earlier results first.")] = False,
+    start: From = None,
     jobs: Jobs = None,
     shard: Shard = "",
     engine: Engine = "local",
@@ -206,6 +216,10 @@ def compare(
 @done_by("experiments")
 def resume(
     folder: Annotated[Path, typer.Argument(help="A run's folder, or a comparison's.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="More rounds, as run.rounds=50; other settings stay."),
+    ] = None,
     metric: Metric = "",
     select: Selection = None,
     target: Target = None,
@@ -219,7 +233,9 @@ def resume(
 ) -> None:
     """Continue what was interrupted, with the same numbers.
 
-    They are those of a run without interruption, to the bit.
+    They are those of a run without interruption, to the bit. --set run.rounds=N adds rounds.
+
+    Example: communis resume runs/demo --set run.rounds=50
     """
     refuse_without_configuration(folder)
 

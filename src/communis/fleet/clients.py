@@ -72,6 +72,8 @@ class FleetClients:
         self._cache: OrderedDict[int, Splits] = OrderedDict()  # least recently used first
         self._cached_bytes = 0
         self._costs: dict[Model, StepFlops] = {}
+        # Paths that begin with random values although the fleet has a start, by architecture.
+        self._new_paths: dict[str, set[Path]] = {}
 
     def __reduce__(self) -> tuple[type[FleetClients], tuple[Fleet, AnyMethod, str]]:
         """Pickles without models: a process with its own memory builds them again."""
@@ -152,9 +154,9 @@ class FleetClients:
         return {
             "labels": list(self.fleet.windows.labels),
             "format": WindowFormat.of(self.fleet.windows).written(),
-            "notes": list(self.fleet.windows.notes),
+            "notes": self.notes,
             "pooled": self.fleet.pooled,
-            "brought": external_files(self.fleet.devices, self.fleet.profiles, self.fleet.chosen),
+            "brought": self._brought(),
             "attackers": list(self.fleet.attack.attackers),
             "public": public_client(self.fleet) if self.method.needs.public_windows else None,
             "clients": [
@@ -173,6 +175,31 @@ class FleetClients:
                 for card in self.cards
             ],
         }
+
+    def _brought(self) -> dict[str, Any]:
+        fleet = self.fleet
+        return external_files(fleet.devices, fleet.profiles, fleet.chosen, fleet.start)
+
+    @property
+    def notes(self) -> list[str]:
+        """What readers of the scores must know of the data and of what models begin with."""
+        notes = list(self.fleet.windows.notes)
+        start = self.fleet.start
+        if start is None:
+            return notes
+        caution = ""
+        if start.same_data:
+            caution += (
+                ", which learned from the same dataset: scores are fair only if it did not train "
+                "on what are test windows here"
+            )
+        if list(start.labels) != list(self.fleet.windows.labels):
+            caution += f"; its classes were {', '.join(start.labels)}"
+        for name in dict.fromkeys(card.model for card in self.cards):
+            new = sorted(self._new_paths[name])
+            rest = f"; new are {', '.join(new)}" if new else ""
+            notes.append(f"{name} begins with the common model of {start.run}{rest}{caution}")
+        return notes
 
     def holders(self, path: str) -> int:
         """Returns the number of trainers that own a path."""
@@ -328,6 +355,9 @@ class FleetClients:
             initialise(model, self.fleet.streams)
             if like is not None:
                 _start_alike(model, like)
+            if self.fleet.start is not None:
+                new = self.fleet.start.fill(model, kind.name)
+                self._new_paths.setdefault(kind.name, set()).update(new)
             model.to(self.device)
             sizes = sizes_of(model, self.task, self.fleet.union)
             paths = {path: tuple(p.shape) for path, p in model.by_path[0].items()}

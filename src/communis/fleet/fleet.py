@@ -40,6 +40,7 @@ from communis.fleet.availability.outages import Outages
 from communis.fleet.device import ClockConfig, DeviceProfile
 from communis.fleet.external_files import external_files
 from communis.fleet.partition.natural import by_owner, client_names
+from communis.fleet.start import Start
 from communis.models.own import Own
 from communis.models.zoo import Architecture
 
@@ -72,6 +73,7 @@ class Fleet:
     # (N,) bool: windows of newcomers that would have been training windows; None: there are none
     unlabelled: Array | None = None
     names: Sequence[str] = ()  # per client: its own name, such as the subject's; empty: not known
+    start: Start | None = None  # what models begin with; None: random values
 
     def __post_init__(self) -> None:
         if self.client_of is None:
@@ -159,7 +161,7 @@ class Fleet:
         sampled = [0, len(windows) // 2, len(windows) - 1]
         for m in windows.modalities:
             digest.update(np.ascontiguousarray(windows.inputs[m][sampled]).tobytes())
-        if external := external_files(self.devices, self.profiles, self.chosen):
+        if external := external_files(self.devices, self.profiles, self.chosen, self.start):
             digest.update(repr((list(self.devices), external, self.clock)).encode())
         if scaled(windows.task):
             digest.update(repr(windows.task).encode())

@@ -32,6 +32,7 @@ from communis.fleet.availability.trace import Trace
 from communis.fleet.external_files import external_files
 from communis.fleet.fleet import Fleet, Normalise
 from communis.fleet.partition.settings import Partition
+from communis.fleet.start import Start
 from communis.models.own import Own, named
 from communis.models.sglt import Sglt
 from communis.models.zoo import ZOO, Architecture, architecture, changed
@@ -50,6 +51,7 @@ class FleetConfig:
     # (size; newcomers, which have none, get it too) or the slowest devices (device)
     embedding: int = 0  # embedding size of all models; 0: the default of the architecture
     weights: str = ""  # file of pretrained weights, for models that need them; "random": untrained
+    start: str = ""  # folder of a finished run: models begin with its common model
     sglt: Sglt = field(default_factory=Sglt)  # settings of models on tokens; a setting at its
     # default keeps the value of the architecture
     own: dict[str, Any] = field(default_factory=dict)  # arguments for the constructors of networks
@@ -224,15 +226,16 @@ class FleetConfig:
         by_size = self.deal == "size" and len(set(self.models)) > 1 and not all(role_models)
         return replace(fleet, models=self._models(fleet, role_models), dealt_by_size=by_size)
 
-    def external_files(self) -> dict[str, Any]:
-        """Returns the content of the external files that the fleet uses; see external_files.py."""
+    def external_files(self, start: Start | None = None) -> dict[str, Any]:
+        """Returns the content of the external files that the fleet uses; see external_files.py.
+        start: the models in the folder `self.start`."""
         filled_roles = [role for role in self.roles if role.count]
         names = {role.model for role in filled_roles if role.model}
         if not filled_roles or not all(role.model for role in filled_roles):
             names |= {*self.models}
         devices = [role.device for role in filled_roles]
         models = [self._kind(name) for name in sorted(names)]
-        return external_files(devices, self._measured(), models)
+        return external_files(devices, self._measured(), models, start)
 
     def architectures(self) -> dict[str, Architecture]:
         """Returns the architectures of the fleet's models, by the names on clients' cards."""

@@ -32,6 +32,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import tomli_w
@@ -52,10 +53,12 @@ from communis.fleet.device import ClockConfig
 from communis.fleet.fleet import AnyMethod, Fleet
 from communis.fleet.partition.settings import Partition
 from communis.fleet.settings import FleetConfig
+from communis.fleet.start import Start
 from communis.run import early, reading
 from communis.run import grid as grids
 from communis.run.grid import Table
 from communis.run.plan import Plan
+from communis.run.start import start_of
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,17 @@ class Config:
         windows: Windows = self.make_source().load(streams)
         fleet = self.fleet.make(windows, self.partition, streams, self.run.newcomers)
         attack = self.attack.make(len(fleet), streams, fleet.newcomers)
-        return replace(fleet, clock=self.clock, attack=attack)
+        return replace(fleet, clock=self.clock, attack=attack, start=self._start())
+
+    def external_files(self) -> dict[str, Any]:
+        """Returns the content of the external files that the run depends on."""
+        return self.fleet.external_files(self._start())
+
+    def _start(self) -> Start | None:
+        """Returns what models begin with; None: random values."""
+        if not self.fleet.start:
+            return None
+        return start_of(Path(self.fleet.start), self.data)
 
     def make_topology(self, fleet: Fleet) -> Topology:
         if self.topology.kind in ("complete", "erdos_renyi"):

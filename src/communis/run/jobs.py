@@ -107,11 +107,19 @@ def comparison(configs: Sequence[Config], seeds: int, home: Path, source: str) -
     return jobs
 
 
-def begun_in(folder: Path) -> list[Job]:
+def begun_in(folder: Path, changes: Sequence[str] = ()) -> list[Job]:
     """Returns the jobs whose configurations are in a folder or below it. Jobs that share a fleet
-    follow each other."""
-    files = map(str, sorted(folder.rglob("config.toml")))
-    jobs = [Job(load(file), Path(file).parent, source=file) for file in files]
+    follow each other. changes: `key=value` settings that a run may be continued with."""
+    files = sorted(folder.rglob("config.toml"))
+    jobs = [Job(load(str(file), changes), file.parent, source=str(file)) for file in files]
+    for file, job in zip(files, jobs, strict=True):
+        if changes and not _same_settings(file, job.config):
+            raise CommunisError(
+                f"{file}: cannot be continued with {', '.join(changes)}: its rounds may become "
+                "more, unless its privacy noise was planned for them, and another metric, select "
+                "or target changes no result; for anything else begin a new run, with --from to "
+                "keep what was learned"
+            )
     return sorted(jobs, key=lambda job: (job.config.seed, *job.config.cell.values()))
 
 
@@ -206,19 +214,20 @@ def by_fleet(jobs: Sequence[Job]) -> Iterator[list[Job]]:
 
 
 def refuse_changed_files(jobs: Sequence[Job]) -> None:
-    """Refuses to continue if device profiles, pretrained weights or networks of the user have
-    changed since the finished rounds."""
+    """Refuses to continue if device profiles, pretrained weights, networks of the user or models to
+    start from have changed since the finished rounds."""
     if all(job.finished for job in jobs):
         return
     for job in jobs:
         if not RunFolder(job.folder).complete_records():
             continue
         about = disk.read_json(job.folder / "fleet.json")
-        if about.get("brought", {}) != job.config.fleet.external_files():
+        if about.get("brought", {}) != job.config.external_files():
             raise CommunisError(
-                f"{job.folder} holds results with other device profiles or pretrained weights, or "
-                "another source of the networks in fleet.models, than are in these files now, or "
-                "from before these were kept: choose another --name, or begin anew with --fresh"
+                f"{job.folder} holds results with other device profiles, pretrained weights or "
+                "models in fleet.start, or another source of the networks in fleet.models, than "
+                "are in these files now, or from before these were kept: choose another --name, or "
+                "begin anew with --fresh"
             )
 
 
@@ -299,13 +308,14 @@ def _remove(paths: Sequence[Path]) -> None:
 
 def _same_settings(path: Path, config: Config) -> bool:
     """Returns whether a file has the settings of this configuration. Settings that an older file
-    lacks have their defaults; more rounds continue a run; the other levels of the grid, the score
-    to judge by and its targets change no result."""
+    lacks have their defaults; more rounds continue a run, unless its privacy noise was planned for
+    its rounds; the other levels of the grid, the score to judge by and its targets change no
+    result."""
     try:
         old = load(str(path))
     except CommunisError:
         return False
-    if old.run.rounds < config.run.rounds:
+    if old.run.rounds < config.run.rounds and not old.privacy.planned:
         old = replace(old, run=replace(old.run, rounds=config.run.rounds))
     old = replace(
         old,

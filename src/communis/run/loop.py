@@ -432,7 +432,7 @@ class Run:
         scores."""
         honest = self._honest
         count = len(self.plan.evaluated(honest, 1, self._streams))
-        notes = list(self._fleet.fleet.windows.notes)
+        notes = self._fleet.notes
         if self.plan.sampled(len(honest)):
             notes.append(
                 f"scores are of a sample of {count:,} of {len(honest):,} clients, the same in all "

@@ -17,7 +17,13 @@ from communis.run.grid import Table
 
 # Keys that name files and folders. They are searched beside the file that names them, and then in
 # the working folder.
-PATHS = (("data", "folder"), ("fleet", "trace"), ("fleet", "profiles"), ("fleet", "weights"))
+PATHS = (
+    ("data", "folder"),
+    ("fleet", "trace"),
+    ("fleet", "profiles"),
+    ("fleet", "weights"),
+    ("fleet", "start"),
+)
 
 
 def read(

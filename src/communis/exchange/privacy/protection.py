@@ -286,6 +286,7 @@ class Protection:
         """What a client reveals in other ways than by its messages."""
         fleet = self._fleet.fleet
         borrowed = fleet.borrowed
+        start = fleet.start
         leaks = {
             "raw windows are handed over to the server": self._method.needs.raw_data,
             "the training windows of one client are given to everybody": (
@@ -302,6 +303,8 @@ class Protection:
             "targets are scaled by the whole fleet's statistics, shared in clear": scaled(
                 fleet.windows.task
             ),
+            "models begin with what another run learned from the same dataset "
+            f"({start.run if start else ''})": start is not None and start.same_data,
             "who has which model follows from how many training windows clients have "
             '(fleet.deal = "size")': fleet.dealt_by_size,
         }

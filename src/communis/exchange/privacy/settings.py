@@ -64,6 +64,11 @@ class PrivacyConfig:
         if self.mode != "none":
             self._check_values()
 
+    @property
+    def planned(self) -> bool:
+        """Whether the noise of a round depends on how many rounds there are."""
+        return self.mode != "none" and (not self.noise or self.spend == "late")
+
     def _refuse_foreign(self) -> None:
         """Refuses settings that do not apply to the mode."""
         for setting in fields(self):
