@@ -111,6 +111,9 @@ class RunFolder:
         self._claim: Claim | None = None
         self._ends: dict[str, int] | None = None  # where recorded blocks end, by table
         self._recorded = 0  # bytes of the records, once the blocks are known
+        # Rounds whose best file this process wrote or read: after a power cut, one may be there and
+        # be empty.
+        self._sound_best: set[int] = set()
 
     @cached_property
     def experiment(self) -> str:
@@ -261,9 +264,9 @@ class RunFolder:
 
     def save_best(self, best: Checkpoint) -> None:
         """Writes the state after the best round. A checkpoint that names it syncs it first."""
-        path = self._best(best.round)
-        if not path.exists():
-            disk.write_file(path, _packed(best))
+        if best.round not in self._sound_best:
+            disk.write_file(self._best(best.round), _packed(best))
+            self._sound_best.add(best.round)
 
     def best(self, round: int, experiment: str) -> Checkpoint | None:
         """Returns the state after the best round; None if it is lost, which is logged, because the
@@ -276,6 +279,7 @@ class RunFolder:
         except DamagedError as error:
             log.warning("%s; round %d, the best so far, is not kept", error, round)
             return None
+        self._sound_best.add(round)
         return found
 
     def forget_best(self, needed: Collection[int]) -> None:

@@ -75,6 +75,8 @@ class LearnedFolder:
         self.run = run
         self.owner = owner
         self.folder = run / FOLDER
+        # Files that this process wrote: after a power cut one may be there and be empty.
+        self._written: set[str] = set()
 
     @property
     def exists(self) -> bool:
@@ -147,8 +149,9 @@ class LearnedFolder:
     def _write_model(self, tensors: dict[str, Tensor]) -> str:
         data = wire.encode(tensors).data
         name = f"{disk.digest_of(data)}.safetensors"
-        if not (self.folder / name).exists():
+        if name not in self._written:
             disk.write_file(self.folder / name, data)
+            self._written.add(name)
         return name
 
     def _write_predictions(

@@ -115,9 +115,9 @@ def _with(value: Any, path: Sequence[Any], poison: str) -> Any:
 
 def _poison_table(path: Path, poison: str, rng: Any) -> str:
     """One text of a column, or all."""
-    trace = path.suffix == ".parquet"
-    last = RunFolder(path.parent).records()[-1].round
-    table = pq.read_table(path) if trace else rows_of(path, last)
+    alone = path.suffix == ".parquet"
+    last = 0 if alone else RunFolder(path.parent).records()[-1].round
+    table = pq.read_table(path) if alone else rows_of(path, last)
     texts = [f.name for f in table.schema if pa.types.is_string(f.type)]
     if not texts:
         return "no text"
@@ -127,7 +127,7 @@ def _poison_table(path: Path, poison: str, rng: Any) -> str:
     values = [poison if value == chosen else value for value in values]
     at = table.column_names.index(name)
     changed = table.set_column(at, name, pa.array(values, pa.string()))
-    if trace:
+    if alone:
         pq.write_table(changed, path, write_page_checksum=True)
     else:
         forge_rows(path, last, changed)

@@ -29,7 +29,9 @@ def class_at(key: str) -> Any:
 def alike(early_type: Any, hint: Any) -> bool:
     """Whether two types allow the same values; dataclasses are compared key by key."""
     if is_dataclass(early_type):
-        hints, own = get_type_hints(hint), get_type_hints(early_type)
+        types_of = get_type_hints(hint)
+        hints = {f.name: types_of[f.name] for f in fields(hint)}  # without class variables
+        own = get_type_hints(early_type)
         needed = [f.name for f in fields(hint) if f.default is f.default_factory is MISSING]
         required = [f.name for f in fields(early_type) if f.default is MISSING]
         return (
