@@ -58,6 +58,7 @@ from communis.fleet.gaps import kept_trace
 from communis.models.kernels import library
 from communis.run import tables
 from communis.run.backends.executor import StateStore
+from communis.run.learned import FOLDER as LEARNED
 
 FORMAT = "4"
 RECORDS = "records.jsonl"
@@ -139,7 +140,7 @@ class RunFolder:
         """Refuses links where a run writes and removes files, because these would lie elsewhere.
         The folder may be somebody else's. Links in place of other files are replaced."""
         written = [tables.file(self.path, name) for name in tables.SCHEMAS]
-        for path in (self._records, self.clients, *written):
+        for path in (self._records, self.clients, self.path / LEARNED, *written):
             if path.is_symlink():
                 raise CommunisError(
                     f"{path}: is a link, and a run writes and removes files in its own folder "
@@ -325,6 +326,8 @@ class RunFolder:
         if damage and checkpoints:
             disk.replace_file(self._checkpoint, _packed(checkpoints[0]))
         self._forget_after(checkpoints[0].round if checkpoints else 0)
+        # Others were not synced: a power cut may have emptied them.
+        self.forget_best([checkpoint.best for checkpoint in checkpoints])
         return checkpoints
 
     def _refuse_lost_checkpoint(self, every: int) -> None:
