@@ -17,7 +17,8 @@ from communis.core.contract import Modality
 from communis.core.diagnostics import UNCERTAINTY
 from communis.core.errors import CommunisError
 from communis.core.samples import Scale, measured
-from communis.data.own.manifest import NAME, load
+from communis.data.own.joined import excluded
+from communis.data.own.manifest import NAME, Manifest, load
 from communis.data.own.reading import unlabelled
 from communis.data.recordings.cut import Cut, Piece, pieces
 from communis.data.recordings.recording import Dataset, Recording, Stream
@@ -31,6 +32,10 @@ from communis.results.trained import Trained
 LEAST_WINDOWS = 8  # of a newcomer's own recordings, for a scale of its own
 BATCH = 256
 ALIKE = 1e-3  # rates that differ by less, relative to each other, are equal
+ELSE = (
+    "It is read as the run's own data are; recordings in another form or at another rate go into a "
+    "folder with a communis.toml of their own (`communis data init FOLDER`; no [label] is needed)"
+)
 log = logging.getLogger("communis")
 
 
@@ -173,19 +178,33 @@ def _recordings(trained: Trained, paths: Sequence[Path]) -> Iterable[Recording]:
 def _own(source: Own, paths: Sequence[Path]) -> Iterator[Recording]:
     """Yields the recordings in files of one's own, which the manifest of the run's data describes,
     or the one in the folder that is given."""
+    files = []  # those of the sensors of one recording may be given in any order
     for path in paths:
-        if path.is_dir() and (path / NAME).is_file():
-            manifest = load(path)
+        if (path / NAME).is_file():
+            manifest = load(path, labelled=False)
+            yield from unlabelled(_files(path, manifest), manifest)
         else:
-            manifest = load(source.place)
-        if path.is_dir():
-            kinds = {Path(pattern).suffix for pattern in manifest.unlabelled.patterns}
-            files = sorted(file for kind in kinds for file in path.rglob(f"*{kind}"))
-            if not files:
-                raise CommunisError(f"{path}: holds no {' or '.join(sorted(kinds))} file")
-        else:
-            files = [path]
-        yield from unlabelled(files, manifest)
+            files.append(path)
+    if files:
+        manifest = load(source.place)
+        try:
+            found = [file for path in files for file in _files(path, manifest)]
+            yield from unlabelled(found, manifest)
+        except CommunisError as error:
+            raise CommunisError(f"{error}. {ELSE}") from None
+
+
+def _files(path: Path, manifest: Manifest) -> list[Path]:
+    """Returns the recordings in a folder, or the one that is given."""
+    if not path.is_dir():
+        return [path]
+    kinds = {Path(pattern).suffix for pattern in manifest.unlabelled.patterns}
+    aside = excluded(manifest)
+    files = [file for kind in sorted(kinds) for file in sorted(path.rglob(f"*{kind}"))]
+    there = [file for file in files if not aside(file.relative_to(path))]
+    if not there:
+        raise CommunisError(f"{path}: holds no {' or '.join(sorted(kinds))} file")
+    return there
 
 
 def _resampled(found: Iterable[Recording], form: WindowFormat) -> Iterator[Recording]:

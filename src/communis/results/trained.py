@@ -126,6 +126,14 @@ class Trained:
         """How windows are normalised: by the client's own scale, the fleet's, or not at all."""
         return str(self.config.fleet.normalise)
 
+    def normalised_by(self, predictor: Predictor) -> str:
+        """By what a model of this run normalises windows, in words."""
+        if self.normalises == "none":
+            return "nothing, as in training"
+        if self.normalises == "client" and predictor.own_scales:
+            return "the client's own training windows"
+        return "the fleet's training windows"
+
     @cached_property
     def _newcomers(self) -> frozenset[int]:
         """The clients that took no part in training, and whoever gets the common model."""
