@@ -172,7 +172,8 @@ def _show(frame: pd.DataFrame, how: str, predictor: Predictor) -> None:
         counts = Counter(frame["label"])
         parts = [f"{name} {count}" for name, count in counts.most_common()]
         out.print(f"{len(frame)} windows: {', '.join(parts)}", soft_wrap=True)
-    lacking = [m for m in predictor.modalities if not frame["sensors"].str.contains(m).any()]
+    there = {m for cell in frame["sensors"].unique() for m in cell.split("+")}
+    lacking = [m for m in predictor.modalities if m not in there]
     if lacking:
         out.print(f"without {', '.join(lacking)}, which the recordings do not have", soft_wrap=True)
     out.print(f"normalised by {how}", soft_wrap=True)

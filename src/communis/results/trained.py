@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from communis.core.samples import Scale, TensorSamples
 from communis.core.state import State
 from communis.core.streams import Streams
 from communis.exchange import wire
-from communis.fleet.availability.detail import coarse_shape
 from communis.fleet.clients import equipped, fix_alike, sizes_of
 from communis.fleet.window_format import WindowFormat
 from communis.models.own import Own
@@ -58,9 +56,13 @@ class Trained:
     def format(self) -> WindowFormat:
         """The format of the windows that the fleet's models take."""
         fleet = self._folder.fleet()
-        if "format" not in fleet:
-            raise DamagedError(f"{self.path / 'fleet.json'}: does not describe the windows")
-        return WindowFormat.read(fleet["format"], tuple(fleet["labels"]))
+        try:
+            return WindowFormat.read(fleet["format"], tuple(fleet["labels"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DamagedError(
+                f"{self.path / 'fleet.json'}: does not describe the windows as this version does "
+                f"({type(error).__name__}: {error}); {WAY_OUT}"
+            ) from None
 
     @property
     def clients(self) -> list[int]:
@@ -192,11 +194,7 @@ class Trained:
 
     def _form(self, about: Mapping[str, Any]) -> WindowFormat:
         """Returns the format of a client's windows: its sensors may have less detail."""
-        form = self.format
-        if about["detail"] != "coarse":
-            return form
-        shapes = {m: coarse_shape(shape, form.kinds[m]) for m, shape in form.shapes.items()}
-        return replace(form, shapes=shapes)
+        return self.format.coarse if about["detail"] == "coarse" else self.format
 
     def _client(self, id: int, about: Mapping[str, Any], form: WindowFormat, round: int) -> Client:
         """Returns a client with an untrained model and without windows."""

@@ -45,7 +45,7 @@ class Card:
             "sensors": {
                 m: {
                     "shape": list(form.shapes[m]),
-                    "rate": form.rate(m),
+                    "rate": form.rates[m],
                     "unit": form.units[m],
                     "kind": form.kinds[m],
                 }
@@ -90,7 +90,7 @@ class Card:
         run = self.run
         split = run.config["data"].get("split", "not stated")
         rates = [
-            f"| {_shown(m)} | {' x '.join(map(str, form.shapes[m]))} | {form.rate(m):g} Hz | "
+            f"| {_shown(m)} | {' x '.join(map(str, form.shapes[m]))} | {form.rates[m]:g} Hz | "
             f"{_shown(form.units[m] or 'not stated')} |"
             for m in self.predictor.modalities
         ]

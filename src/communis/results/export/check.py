@@ -74,11 +74,9 @@ def _windows(trained: Trained, predictor: Predictor) -> tuple[Sample, bool]:
     inputs = {}
     for m in predictor.modalities:
         x = np.array(windows.inputs[m][rows], np.float32)
-        if tuple(x.shape[1:]) != tuple(predictor.format.shapes[m]):  # a sensor with less detail
-            return _made(predictor), False
         if m in windows.present:
             x[~windows.present[m][rows]] = np.nan
-        inputs[m] = torch.from_numpy(x)
+        inputs[m] = torch.from_numpy(predictor.format.sensed(m, x))
     return inputs, True
 
 
