@@ -96,3 +96,33 @@ class Blocks(Model):
         fused = torch.stack([blocks[m](h) for m, h in features.items()]).sum(0)
         embedding = torch.relu(self.fusion["shared"](fused))
         return Output(features, fused, embedding, self.head(embedding))
+
+
+class Partly(Blocks):
+    """A whole model with weights and buffers that are in no state: frozen, drawn for all sensors in
+    turn, and not persistent."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], outputs: int) -> None:
+        super().__init__(shapes, outputs)
+        for encoder in self.encoders.values():
+            encoder.norm = nn.GroupNorm(2, 6)
+            encoder.conv.requires_grad_(False)
+        self.register_buffer("shift", torch.randn(8), persistent=False)
+
+    def join(self, features: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> Output:
+        output = super().join(features, present)
+        embedding = torch.tanh(output.embedding + self.shift)
+        return Output(features, output.fused, embedding, self.head(embedding))
+
+
+class Frozen(nn.Module):
+    """An encoder with a frozen layer and a buffer that is not persistent."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.fixed = nn.Conv1d(channels, 6, 3).requires_grad_(False)
+        self.conv = nn.Conv1d(6, 6, 3)
+        self.register_buffer("shift", torch.randn(6, 1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.conv(torch.relu(self.fixed(x) + self.shift))).mean(2)

@@ -888,7 +888,7 @@ def test_the_digest_of_the_fleet_cannot_be_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need rights")
-@pytest.mark.parametrize("name", ["lock", "records.jsonl", "clients", "scores.arrows"])
+@pytest.mark.parametrize("name", ["lock", "records.jsonl", "clients", "learned", "scores.arrows"])
 def test_a_link_that_leads_out_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
     """What is written there would be written elsewhere, and half-written files removed."""
     outside = tmp_path / "mine"
@@ -896,7 +896,7 @@ def test_a_link_that_leads_out_of_the_folder_is_refused(name: str, tmp_path: Pat
     (outside / "download.partial").write_text("mine")
     folder = tmp_path / "run"
     folder.mkdir()
-    file = name != "clients"
+    file = name not in ("clients", "learned")
     (folder / name).symlink_to(outside / "not yet" if file else outside)
     with pytest.raises(CommunisError, match=rf"run/{name}: is a link"):
         run(folder)

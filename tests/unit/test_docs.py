@@ -48,12 +48,14 @@ WALKED = (
     "docs/start/own-method.md",
     "docs/start/own-network.md",
     "docs/guides/results.md",
+    "docs/guides/use.md",
 )
 SLOW = (
     "docs/start/first-run.md",
     "docs/start/own-data.md",
     "docs/start/own-method.md",
     "docs/start/own-network.md",
+    "docs/guides/use.md",
 )
 # Programs whose lines are not run, with the reason. Lines of `communis` on pages that are not
 # walked are checked: the command, its options, presets, methods, cells and settings.

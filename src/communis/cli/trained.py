@@ -15,7 +15,7 @@ from communis.core import disk
 from communis.core.errors import CommunisError
 from communis.core.plugins import find
 from communis.results.export.card import Card
-from communis.results.export.check import compared
+from communis.results.export.check import checked
 from communis.results.export.files import Kind, write
 from communis.results.finished import read
 from communis.results.predict import LEAST_WINDOWS, Cuttings, cut, table
@@ -40,6 +40,7 @@ def predict(
 ) -> None:
     if output is not None and output.suffix not in (".csv", ".parquet"):
         raise CommunisError(f"{output}: expected a name that ends in .csv or .parquet")
+    _refuse_taken(output)
     trained = Trained(run)
     _refuse_both(trained, client, newcomer, "--newcomer")
     if client and (normalise or model):
@@ -50,7 +51,7 @@ def predict(
     if client:
         predictor = trained.model(trained.client(client), round)
         windows = cut(trained, files)
-        how = "the client's own training windows"
+        how = trained.normalised_by(predictor)
     else:
         trained.common(model, round)  # refused before any file is read
         windows = cut(trained, files)
@@ -76,6 +77,8 @@ def export(
 ) -> None:
     trained = Trained(run)
     _refuse_both(trained, client, common, "--common")
+    if client and model:
+        raise CommunisError("--model is for --common; a client of the run has its own model")
     if common:
         predictor = trained.common(model, round)
         whose = "the common model"
@@ -88,18 +91,35 @@ def export(
     path = output or Path(f"{name}{SUFFIX[to]}")
     if path.suffix != SUFFIX[to]:
         raise CommunisError(f"{path}: a file for --to {to} ends in {SUFFIX[to]}")
+    beside = path.with_name(f"{path.name}.md")
+    _refuse_taken(path)
+    _refuse_taken(beside)
     finished = read(run)
     source = find("data", str(finished.config["data"]["name"]))
     about = getattr(importlib.import_module(source.__module__), "ABOUT", None)
-    card = Card(finished, predictor, trained.number(round), whose, about, to)
+    normalised = trained.normalised_by(predictor)
+    card = Card(finished, predictor, trained.number(round), whose, normalised, about, to)
     write(predictor, to, path, card.metadata)
-    check = "" if to == "safetensors" else compared(trained, predictor, path, to).line
-    beside = path.with_suffix(".md")
+    try:
+        check = checked(trained, predictor, path, to)
+    except BaseException:
+        path.unlink()
+        raise
     disk.replace_file(beside, card.text(path.name, check).encode())
     if not quiet:
         out.print(f"wrote {path} and its model card {beside}", soft_wrap=True)
-        if check:
-            out.print(f"checked: {check}", soft_wrap=True)
+        out.print(f"checked: {check}", soft_wrap=True)
+
+
+def _refuse_taken(path: Path | None) -> None:
+    """Refuses the name of a file that exists, such as one of the recordings, and folders that do
+    not."""
+    if path is None:
+        return
+    if path.exists() or path.is_symlink():
+        raise CommunisError(f"{path}: there is such a file; remove it, or choose another with -o")
+    if not path.parent.is_dir():
+        raise CommunisError(f"{path.parent}: no such folder; make it, or choose another with -o")
 
 
 def _refuse_both(trained: Trained, client: str, common: bool, option: str) -> None:
@@ -121,17 +141,16 @@ def _for_newcomer(
 ) -> tuple[Predictor, str]:
     """Returns the common model, prepared for these recordings, and how it normalises them."""
     recorded = windows.inputs()
-    if trained.normalises == "none":
-        return trained.common(model, round, recorded=recorded), "nothing, as in training"
     usual = "own" if trained.normalises == "client" else "fleet"
     chosen = normalise or usual
     if chosen == "own" and not normalise and len(windows) < LEAST_WINDOWS:
         chosen = "fleet"
-    if chosen == "own":
+    if chosen == "own" and trained.normalises != "none":
         scales = windows.scales()
         predictor = trained.common(model, round, scales, recorded)
         return predictor, f"the {len(windows)} windows of these recordings, without labels"
-    return trained.common(model, round, recorded=recorded), "the fleet's training windows"
+    predictor = trained.common(model, round, recorded=recorded)
+    return predictor, trained.normalised_by(predictor)
 
 
 def _show(frame: pd.DataFrame, how: str, predictor: Predictor) -> None:
@@ -153,7 +172,8 @@ def _show(frame: pd.DataFrame, how: str, predictor: Predictor) -> None:
         counts = Counter(frame["label"])
         parts = [f"{name} {count}" for name, count in counts.most_common()]
         out.print(f"{len(frame)} windows: {', '.join(parts)}", soft_wrap=True)
-    lacking = [m for m in predictor.modalities if not frame["sensors"].str.contains(m).any()]
+    there = {m for cell in frame["sensors"].unique() for m in cell.split("+")}
+    lacking = [m for m in predictor.modalities if m not in there]
     if lacking:
         out.print(f"without {', '.join(lacking)}, which the recordings do not have", soft_wrap=True)
     out.print(f"normalised by {how}", soft_wrap=True)

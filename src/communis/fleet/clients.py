@@ -467,14 +467,19 @@ def _start_alike(model: Model, whole: _Kit) -> None:
         if path in own and own[path].shape == tensor.shape
     }
     State(same).load_into(model)
-    # Frozen weights and buffers that are in no state never change.
+    fix_alike(model, whole.model)
+
+
+@torch.no_grad()
+def fix_alike(model: Model, whole: Model) -> None:
+    """Gives a model of the user the frozen weights and buffers of the one with all of the fleet's
+    sensors that are in no state, and so never change."""
     in_state = {id(t) for tensors in model.by_path for t in tensors.values()}
-    others = _tensors(whole.model)
-    with torch.no_grad():
-        for name, tensor in _tensors(model).items():
-            other = others.get(name)
-            if id(tensor) not in in_state and other is not None and other.shape == tensor.shape:
-                tensor.copy_(other)
+    others = _tensors(whole)
+    for name, tensor in _tensors(model).items():
+        other = others.get(name)
+        if id(tensor) not in in_state and other is not None and other.shape == tensor.shape:
+            tensor.copy_(other)
 
 
 def _tensors(model: Model) -> dict[str, torch.Tensor]:

@@ -35,7 +35,7 @@ from communis.fleet.partition.settings import Partition
 from communis.fleet.start import Start
 from communis.models.own import Own, named
 from communis.models.sglt import Sglt
-from communis.models.zoo import ZOO, Architecture, architecture, changed
+from communis.models.zoo import ZOO, Architecture, architecture, changed, description
 
 log = logging.getLogger("communis")
 
@@ -237,10 +237,11 @@ class FleetConfig:
         models = [self._kind(name) for name in sorted(names)]
         return external_files(devices, self._measured(), models, start)
 
-    def architectures(self) -> dict[str, Architecture]:
+    def architectures(self) -> dict[str, Architecture | Own]:
         """Returns the architectures of the fleet's models, by the names on clients' cards."""
-        named = (*self.models, *(role.model for role in self.roles if role.model))
-        return {kind.name: kind for kind in map(self._architecture, dict.fromkeys(named))}
+        names = (*self.models, *(role.model for role in self.roles if role.model))
+        kinds = [description(self._kind(name)) for name in dict.fromkeys(names)]
+        return {kind.name: kind for kind in kinds}
 
     def _measured(self) -> Mapping[str, device.DeviceProfile]:
         return device.load(Path(self.profiles)) if self.profiles else {}

@@ -4,14 +4,16 @@ not the data that it was trained on, has to know of a new recording."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from communis.core import tasks
+from communis.core.arrays import Array
 from communis.core.contract import Modality, Task
 from communis.core.errors import CommunisError
 from communis.data.recordings.recording import Kind
 from communis.data.recordings.windows import Windows
+from communis.fleet.availability.detail import coarse_shape, coarsen
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class WindowFormat:
     shapes: Mapping[Modality, tuple[int, ...]]  # of a window, channels first, in full detail
     kinds: Mapping[Modality, Kind]
     units: Mapping[Modality, str]
+    rates: Mapping[Modality, float]  # Hz; a window need not have a whole number of steps
     labels: tuple[str, ...]  # class names
     task: Task
 
@@ -31,6 +34,7 @@ class WindowFormat:
             {m: tuple(windows.inputs[m].shape[1:]) for m in modalities},
             {m: windows.kinds.get(m, "series") for m in modalities},
             {m: windows.units.get(m, "") for m in modalities},
+            {m: windows.rates.get(m) or _steps(windows, m) / windows.seconds for m in modalities},
             windows.labels,
             windows.task,
         )
@@ -43,16 +47,31 @@ class WindowFormat:
             return ()
         return self.labels or tuple(str(number) for number in range(self.task.classes))
 
-    def rate(self, modality: Modality) -> float:
-        """Returns the steps of a modality per second; of images the frames."""
-        shape = self.shapes[modality]
-        steps = shape[0] if self.kinds[modality] == "image" else shape[-1]
-        return steps / self.seconds
+    @property
+    def coarse(self) -> WindowFormat:
+        """The format of sensors with less detail."""
+        shapes = {m: coarse_shape(shape, self.kinds[m]) for m, shape in self.shapes.items()}
+        rates = {
+            m: rate * shapes[m][-1] / self.shapes[m][-1] if self.kinds[m] == "series" else rate
+            for m, rate in self.rates.items()
+        }
+        return replace(self, shapes=shapes, rates=rates)
+
+    def sensed(self, modality: Modality, x: Array) -> Array:
+        """Returns windows (n, ...) of a sensor in full detail as they are in this format."""
+        if tuple(x.shape[1:]) == tuple(self.shapes[modality]):
+            return x
+        return coarsen(x, self.kinds[modality])
 
     def written(self) -> dict[str, Any]:
         """Returns this format as a table for JSON files, which `read` reads."""
         modalities = {
-            m: {"shape": self.shapes[m], "kind": self.kinds[m], "unit": self.units[m]}
+            m: {
+                "shape": self.shapes[m],
+                "kind": self.kinds[m],
+                "unit": self.units[m],
+                "rate": self.rates[m],
+            }
             for m in self.shapes
         }
         task = tasks.written(self.task)
@@ -69,6 +88,13 @@ class WindowFormat:
             {m: tuple(entry["shape"]) for m, entry in modalities.items()},
             {m: entry["kind"] for m, entry in modalities.items()},
             {m: entry["unit"] for m, entry in modalities.items()},
+            {m: float(entry["rate"]) for m, entry in modalities.items()},
             labels,
             tasks.read(table["task"]),
         )
+
+
+def _steps(windows: Windows, modality: Modality) -> int:
+    """Returns the steps of a window; of images the frames."""
+    shape = windows.inputs[modality].shape[1:]
+    return int(shape[0] if windows.kinds.get(modality) == "image" else shape[-1])

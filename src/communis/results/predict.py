@@ -17,7 +17,8 @@ from communis.core.contract import Modality
 from communis.core.diagnostics import UNCERTAINTY
 from communis.core.errors import CommunisError
 from communis.core.samples import Scale, measured
-from communis.data.own.manifest import NAME, load
+from communis.data.own.joined import excluded
+from communis.data.own.manifest import NAME, Manifest, load
 from communis.data.own.reading import unlabelled
 from communis.data.recordings.cut import Cut, Piece, pieces
 from communis.data.recordings.recording import Dataset, Recording, Stream
@@ -31,6 +32,10 @@ from communis.results.trained import Trained
 LEAST_WINDOWS = 8  # of a newcomer's own recordings, for a scale of its own
 BATCH = 256
 ALIKE = 1e-3  # rates that differ by less, relative to each other, are equal
+ELSE = (
+    "It is read as the run's own data are; recordings in another form or at another rate go into a "
+    "folder with a communis.toml of their own (`communis data init FOLDER`; no [label] is needed)"
+)
 log = logging.getLogger("communis")
 
 
@@ -53,7 +58,8 @@ class Cuttings:
         """The scale of every sensor over all of these windows."""
         scales = {}
         for m in self.sensors:
-            parts = [np.moveaxis(p.inputs[m][p.present[m]], 1, -1) for p in self.pieces]
+            those = [piece for piece in self.pieces if m in piece.inputs]
+            parts = [np.moveaxis(p.inputs[m][p.present[m]], 1, -1) for p in those]
             scale = measured(np.concatenate([part for part in parts if part.size] or parts[:1]))
             if scale is not None:
                 scales[m] = scale
@@ -62,9 +68,14 @@ class Cuttings:
     def inputs(self) -> dict[Modality, Tensor]:
         """All windows, NaN where nothing was sensed."""
         return {
-            m: torch.from_numpy(np.concatenate([p.inputs[m] for p in self.pieces]))
+            m: torch.from_numpy(np.concatenate([self._of(piece, m) for piece in self.pieces]))
             for m in self.sensors
         }
+
+    def _of(self, piece: Piece, m: Modality) -> Array:
+        if m in piece.inputs:
+            return piece.inputs[m]
+        return np.full((len(piece), *self.form.shapes[m]), np.nan, np.float32)
 
 
 def cut(trained: Trained, paths: Sequence[Path]) -> Cuttings:
@@ -78,6 +89,7 @@ def cut(trained: Trained, paths: Sequence[Path]) -> Cuttings:
     names = []
     parts = []
     for recording, piece in pieces(dataset, Cut(form.seconds, stride)):
+        _refuse_others(recording.name, piece, form)
         if len(piece):
             names.append(recording.name)
             parts.append(piece)
@@ -91,28 +103,43 @@ def cut(trained: Trained, paths: Sequence[Path]) -> Cuttings:
 
 def table(predictor: Predictor, windows: Cuttings) -> pd.DataFrame:
     """One row per window: its recording, begin and end in seconds, the sensors that it has, and
-    what is predicted: the class with its probability and those of all classes; or numbers."""
+    what is predicted: the class with its probability and those of all classes; or numbers. Windows
+    that no sensor of the model saw are left out."""
     frames = []
     for name, piece in zip(windows.names, windows.pieces, strict=True):
-        inputs = {m: torch.from_numpy(x) for m, x in piece.inputs.items()}
-        present = {m: torch.from_numpy(flags) for m, flags in piece.present.items()}
+        own = [m for m in sorted(piece.inputs) if m in predictor.modalities]
+        seen = np.any([piece.present[m] for m in own], axis=0) if own else np.zeros(0, bool)
+        if not seen.any():
+            continue
+        inputs = {m: predictor.format.sensed(m, piece.inputs[m][seen]) for m in own}
+        present = {m: piece.present[m][seen] for m in own}
         frame = pd.DataFrame(
             {
                 "recording": name,
-                "start": piece.start,
-                "end": piece.start + windows.form.seconds,
-                "sensors": _sensors(piece, predictor.modalities),
+                "start": piece.start[seen],
+                "end": piece.start[seen] + windows.form.seconds,
+                "sensors": ["+".join(m for m in own if present[m][i]) for i in range(seen.sum())],
             }
         )
-        predicted = _predicted(predictor, inputs, present, len(piece))
+        predicted = _predicted(
+            predictor,
+            {m: torch.from_numpy(x) for m, x in inputs.items()},
+            {m: torch.from_numpy(flags) for m, flags in present.items()},
+        )
         frames.append(pd.concat([frame, predicted], axis=1))
+    if not frames:
+        raise CommunisError(
+            f"the recordings have {', '.join(windows.sensors)}, and the model takes "
+            f"{', '.join(predictor.modalities)}: choose another client, or --newcomer"
+        )
     return pd.concat(frames, ignore_index=True)
 
 
-def _predicted(predictor: Predictor, inputs: Inputs, present: Inputs, count: int) -> pd.DataFrame:
+def _predicted(predictor: Predictor, inputs: Inputs, present: Inputs) -> pd.DataFrame:
     scores = []
     uncertainty = []
     with torch.no_grad():
+        count = len(next(iter(inputs.values())))
         for rows in torch.split(torch.arange(count), BATCH):
             part = {m: x[rows] for m, x in inputs.items()}
             there = {m: x[rows] for m, x in present.items()}
@@ -142,12 +169,6 @@ def _predicted(predictor: Predictor, inputs: Inputs, present: Inputs, count: int
     return frame
 
 
-def _sensors(piece: Piece, modalities: Sequence[Modality]) -> list[str]:
-    """Returns for each window the sensors of the model that it has."""
-    named = [m for m in sorted(piece.present) if m in modalities]
-    return ["+".join(m for m in named if piece.present[m][row]) for row in range(len(piece))]
-
-
 def _recordings(trained: Trained, paths: Sequence[Path]) -> Iterable[Recording]:
     """Returns the recordings in files, or in a folder of the run's dataset."""
     source = trained.config.make_source()
@@ -173,19 +194,33 @@ def _recordings(trained: Trained, paths: Sequence[Path]) -> Iterable[Recording]:
 def _own(source: Own, paths: Sequence[Path]) -> Iterator[Recording]:
     """Yields the recordings in files of one's own, which the manifest of the run's data describes,
     or the one in the folder that is given."""
+    files = []  # those of the sensors of one recording may be given in any order
     for path in paths:
-        if path.is_dir() and (path / NAME).is_file():
-            manifest = load(path)
+        if (path / NAME).is_file():
+            manifest = load(path, labelled=False)
+            yield from unlabelled(_files(path, manifest), manifest)
         else:
-            manifest = load(source.place)
-        if path.is_dir():
-            kinds = {Path(pattern).suffix for pattern in manifest.unlabelled.patterns}
-            files = sorted(file for kind in kinds for file in path.rglob(f"*{kind}"))
-            if not files:
-                raise CommunisError(f"{path}: holds no {' or '.join(sorted(kinds))} file")
-        else:
-            files = [path]
-        yield from unlabelled(files, manifest)
+            files.append(path)
+    if files:
+        manifest = load(source.place)
+        try:
+            found = [file for path in files for file in _files(path, manifest)]
+            yield from unlabelled(found, manifest)
+        except CommunisError as error:
+            raise CommunisError(f"{error}. {ELSE}") from None
+
+
+def _files(path: Path, manifest: Manifest) -> list[Path]:
+    """Returns the recordings in a folder, or the one that is given."""
+    if not path.is_dir():
+        return [path]
+    kinds = {Path(pattern).suffix for pattern in manifest.unlabelled.patterns}
+    aside = excluded(manifest)
+    files = [file for kind in sorted(kinds) for file in sorted(path.rglob(f"*{kind}"))]
+    there = [file for file in files if not aside(file.relative_to(path))]
+    if not there:
+        raise CommunisError(f"{path}: holds no {' or '.join(sorted(kinds))} file")
+    return there
 
 
 def _resampled(found: Iterable[Recording], form: WindowFormat) -> Iterator[Recording]:
@@ -198,18 +233,23 @@ def _resampled(found: Iterable[Recording], form: WindowFormat) -> Iterator[Recor
         streams = {}
         for m, stream in recording.streams.items():
             if m in form.shapes:
-                streams[m] = _at_rate(m, stream, form, recording.name)
+                streams[m] = _at_rate(m, stream, form)
         if streams:
             yield replace(recording, streams=streams, target=0)
 
 
-def _at_rate(m: Modality, stream: Stream, form: WindowFormat, name: str) -> Stream:
-    rate = form.rate(m)
+def _at_rate(m: Modality, stream: Stream, form: WindowFormat) -> Stream:
+    rate = form.rates[m]
     if stream.kind == "series" and abs(stream.rate - rate) > ALIKE * rate:
-        stream = resampled(stream, rate)
-    steps: Array = stream.values
-    if stream.kind == "series" and steps.shape[1] != form.shapes[m][0]:
-        raise CommunisError(
-            f"{name}: {m} has {steps.shape[1]} channels, and {form.shapes[m][0]} in training"
-        )
+        return resampled(stream, rate)
     return stream
+
+
+def _refuse_others(name: str, piece: Piece, form: WindowFormat) -> None:
+    """Refuses windows of another shape than those that the models were trained on."""
+    for m, x in piece.inputs.items():
+        if tuple(x.shape[1:]) != tuple(form.shapes[m]):
+            raise CommunisError(
+                f"{name}: windows of {m} have shape {tuple(x.shape[1:])}, and "
+                f"{tuple(form.shapes[m])} in training"
+            )

@@ -14,6 +14,7 @@ from communis.core.samples import Scale, TensorSamples
 from communis.core.tasks import CONSTANT
 from communis.data.recordings.cut import LEAST_PRESENT
 from communis.data.recordings.recording import Kind
+from communis.exchange import wire
 from communis.fleet.fleet import AnyMethod
 from communis.fleet.window_format import WindowFormat
 
@@ -73,6 +74,12 @@ class Predictor(nn.Module):
         scaling = self._scales[modality]
         assert isinstance(scaling, _Scaling)
         return scaling.mean, scaling.divisor
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """All that predictions depend on: the network, the scales, and the method's own state."""
+        state = wire.flatten(self._state)
+        return {**self.state_dict(), **{f"state.{key}": tensor for key, tensor in state.items()}}
 
     def forward(self, inputs: Inputs, present: Inputs | None = None) -> Tensor:
         batch = self.batch(inputs, present or {})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from communis.core.contract import Card, Client, Modality
+from communis.core.contract import Card, Client, Modality, Model
 from communis.core.disk import DamagedError
 from communis.core.errors import CommunisError
 from communis.core.plugins import nearest
@@ -19,15 +18,16 @@ from communis.core.samples import Scale, TensorSamples
 from communis.core.state import State
 from communis.core.streams import Streams
 from communis.exchange import wire
-from communis.fleet.availability.detail import coarse_shape
-from communis.fleet.clients import equipped, sizes_of
+from communis.fleet.clients import equipped, fix_alike, sizes_of
 from communis.fleet.window_format import WindowFormat
+from communis.models.own import Own
 from communis.results.predictor import Inputs, Predictor
 from communis.run.config import Config, load
 from communis.run.folder import RunFolder
-from communis.run.learned import FOLDER, Index, Learned, LearnedFolder, RoundLearned
+from communis.run.learned import FOLDER, INDEX, WAY_OUT, Index, Learned, LearnedFolder, RoundLearned
 
 COMMON = -1  # the client's number of the common model
+HAVE_ONE = "fedavg, fedprox, scaffold, relief and other methods that send the whole model have one"
 
 
 class Trained:
@@ -56,9 +56,13 @@ class Trained:
     def format(self) -> WindowFormat:
         """The format of the windows that the fleet's models take."""
         fleet = self._folder.fleet()
-        if "format" not in fleet:
-            raise DamagedError(f"{self.path / 'fleet.json'}: does not describe the windows")
-        return WindowFormat.read(fleet["format"], tuple(fleet["labels"]))
+        try:
+            return WindowFormat.read(fleet["format"], tuple(fleet["labels"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DamagedError(
+                f"{self.path / 'fleet.json'}: does not describe the windows as this version does "
+                f"({type(error).__name__}: {error}); {WAY_OUT}"
+            ) from None
 
     @property
     def clients(self) -> list[int]:
@@ -99,23 +103,21 @@ class Trained:
         methods prepare a model."""
         learned = self._of_round(round)
         if not learned.common:
+            # Of methods that send the whole model, a setting decides.
+            others = "" if "would complete" in learned.lacking else f" ({HAVE_ONE})"
             raise CommunisError(
                 f"{self.path}: {self.config.method_name} has no common model for somebody who took "
-                "no part: a part of it stays with the clients. fedavg, fedprox, scaffold, relief "
-                "and others have one (`communis compare ... run.newcomers=0.2` scores it)"
+                f"no part: {learned.lacking or 'nobody was scored'}{others}"
             )
         chosen = model or next(iter(learned.common))
         if chosen not in learned.common:
             raise CommunisError(
                 f"{self.path}: no common model {chosen!r}; there are {', '.join(learned.common)}"
             )
-        tensors, state = self._learned.model(learned.common[chosen])
         client = self._client(COMMON, _newcomer(chosen, self._union), self.format, learned.round)
-        self._load(client, State(tensors), learned.common[chosen])
-        _, kind, *_ = wire.payload_types(type(self._method))
-        private = wire.unflatten(state, kind)
+        private = self._load(client, learned.common[chosen])
         own = scales is not None
-        of_fleet = self.index.scales if scales is None else scales
+        of_fleet = self._fitting(self.index.scales) if scales is None else scales
         predictor = Predictor(self._method, client, private, self.format, of_fleet, own)
         if recorded:
             predictor.prepare(recorded)
@@ -125,6 +127,14 @@ class Trained:
     def normalises(self) -> str:
         """How windows are normalised: by the client's own scale, the fleet's, or not at all."""
         return str(self.config.fleet.normalise)
+
+    def normalised_by(self, predictor: Predictor) -> str:
+        """By what a model of this run normalises windows, in words."""
+        if self.normalises == "none":
+            return "nothing, as in training"
+        if self.normalises == "client" and predictor.own_scales:
+            return "the client's own training windows"
+        return "the fleet's training windows"
 
     @cached_property
     def _newcomers(self) -> frozenset[int]:
@@ -164,14 +174,12 @@ class Trained:
             ) from None
 
     def _predictor(self, client: int, learned: Learned, round: int) -> Predictor:
-        tensors, state = self._learned.model(learned.file)
         about = self._about(client)
         form = self._form(about)
         shell = self._client(client, about, form, round)
-        self._load(shell, State(tensors), learned.file)
-        _, kind, *_ = wire.payload_types(type(self._method))
-        private = wire.unflatten(state, kind)
-        return Predictor(self._method, shell, private, form, learned.scales, own_scales=True)
+        private = self._load(shell, learned.file)
+        scales = self._fitting(learned.scales)
+        return Predictor(self._method, shell, private, form, scales, own_scales=True)
 
     @cached_property
     def _method(self) -> Any:
@@ -180,27 +188,19 @@ class Trained:
     def _about(self, client: int) -> Mapping[str, Any]:
         """Returns the entry of a client in fleet.json."""
         entries = {int(entry["id"]): entry for entry in self._folder.fleet()["clients"]}
+        if client not in entries:
+            raise DamagedError(f"{self.path / 'fleet.json'}: has no client {client}; {WAY_OUT}")
         return dict(entries[client])
 
     def _form(self, about: Mapping[str, Any]) -> WindowFormat:
         """Returns the format of a client's windows: its sensors may have less detail."""
-        form = self.format
-        if about["detail"] != "coarse":
-            return form
-        shapes = {m: coarse_shape(shape, form.kinds[m]) for m, shape in form.shapes.items()}
-        return replace(form, shapes=shapes)
+        return self.format.coarse if about["detail"] == "coarse" else self.format
 
     def _client(self, id: int, about: Mapping[str, Any], form: WindowFormat, round: int) -> Client:
         """Returns a client with an untrained model and without windows."""
-        method = self._method
-        kinds = self.config.fleet.architectures()
-        entries = self._folder.fleet()["clients"]
         union = self._union
-        mixed = len({entry["model"] for entry in entries}) > 1
-        owned = union if method.needs.all_branches else about["sensors"]
-        shapes = {m: form.shapes[m] for m in owned}
-        streams = Streams(self.config.seed)
-        model, _ = equipped(kinds[about["model"]], shapes, form, method, mixed, streams)
+        owned = union if self._method.needs.all_branches else about["sensors"]
+        model = self._untrained(about["model"], {m: form.shapes[m] for m in owned})
         parameters, buffers = model.by_path
         card = Card(
             id,
@@ -215,17 +215,55 @@ class Trained:
             newcomer=id in self._newcomers,
         )
         none = _no_windows(form, card.modalities)
+        streams = Streams(self.config.seed)
         return Client(card, model, form.task, none, none, none, round, streams)
 
-    def _load(self, client: Client, tensors: State, file: str) -> None:
-        """Fills the model of a client; refuses tensors of another model."""
-        parameters, buffers = client.model.by_path
-        if set(tensors) != {*parameters, *buffers}:
+    def _untrained(self, name: str, shapes: Mapping[Modality, tuple[int, ...]]) -> Model:
+        """Returns a model for these sensors, with the frozen weights that it had in training."""
+        kinds = self.config.fleet.architectures()
+        if name not in kinds:
             raise DamagedError(
-                f"{self.path / FOLDER / file}: holds another model than config.toml describes; put "
-                "back the configuration of the run"
+                f"{self.path / 'config.toml'}: has no model {name}, which was trained; put back "
+                "the configuration of the run"
             )
-        tensors.load_into(client.model)
+        kind = kinds[name]
+        mixed = len({entry["model"] for entry in self._folder.fleet()["clients"]}) > 1
+        streams = Streams(self.config.seed)
+        model, _ = equipped(kind, shapes, self.format, self._method, mixed, streams)
+        if isinstance(kind, Own) and kind.whole:
+            union = {m: self.format.shapes[m] for m in self._union}
+            whole, _ = equipped(kind, union, self.format, self._method, mixed, streams)
+            fix_alike(model, whole)
+        return model
+
+    def _load(self, client: Client, file: str) -> Any:
+        """Fills the model of a client and returns its private state; refuses tensors of another
+        model."""
+        tensors, state = self._learned.model(file)
+        parameters, buffers = client.model.by_path
+        own = {path: tensor.shape for path, tensor in {**parameters, **buffers}.items()}
+        _, kind, *_ = wire.payload_types(type(self._method))
+        try:
+            if {path: tensor.shape for path, tensor in tensors.items()} != own:
+                raise wire.WireError("its tensors are others")
+            State(tensors).load_into(client.model)
+            return wire.unflatten(state, kind)
+        except wire.WireError as error:
+            raise DamagedError(
+                f"{self.path / FOLDER / file}: holds another model than config.toml describes "
+                f"({error}); put back the configuration of the run"
+            ) from None
+
+    def _fitting(self, scales: Mapping[Modality, Scale]) -> Mapping[Modality, Scale]:
+        """Refuses scales of other channels than the windows have."""
+        for m, scale in scales.items():
+            channels = self.format.shapes.get(m, (0,))[0]
+            if scale.mean.shape != (channels,):
+                raise DamagedError(
+                    f"{self.path / INDEX}: its scale of {m} is not one of {channels} channels; "
+                    f"{WAY_OUT}"
+                )
+        return scales
 
 
 def _newcomer(model: str, sensors: Sequence[Modality]) -> dict[str, Any]:

@@ -58,6 +58,7 @@ from communis.fleet.gaps import kept_trace
 from communis.models.kernels import library
 from communis.run import tables
 from communis.run.backends.executor import StateStore
+from communis.run.learned import FOLDER as LEARNED
 
 FORMAT = "4"
 RECORDS = "records.jsonl"
@@ -111,9 +112,6 @@ class RunFolder:
         self._claim: Claim | None = None
         self._ends: dict[str, int] | None = None  # where recorded blocks end, by table
         self._recorded = 0  # bytes of the records, once the blocks are known
-        # Rounds whose best file this process wrote or read: after a power cut, one may be there and
-        # be empty.
-        self._sound_best: set[int] = set()
 
     @cached_property
     def experiment(self) -> str:
@@ -142,7 +140,7 @@ class RunFolder:
         """Refuses links where a run writes and removes files, because these would lie elsewhere.
         The folder may be somebody else's. Links in place of other files are replaced."""
         written = [tables.file(self.path, name) for name in tables.SCHEMAS]
-        for path in (self._records, self.clients, *written):
+        for path in (self._records, self.clients, self.path / LEARNED, *written):
             if path.is_symlink():
                 raise CommunisError(
                     f"{path}: is a link, and a run writes and removes files in its own folder "
@@ -264,9 +262,9 @@ class RunFolder:
 
     def save_best(self, best: Checkpoint) -> None:
         """Writes the state after the best round. A checkpoint that names it syncs it first."""
-        if best.round not in self._sound_best:
-            disk.write_file(self._best(best.round), _packed(best))
-            self._sound_best.add(best.round)
+        path = self._best(best.round)
+        if not path.exists():
+            disk.write_file(path, _packed(best))
 
     def best(self, round: int, experiment: str) -> Checkpoint | None:
         """Returns the state after the best round; None if it is lost, which is logged, because the
@@ -279,7 +277,6 @@ class RunFolder:
         except DamagedError as error:
             log.warning("%s; round %d, the best so far, is not kept", error, round)
             return None
-        self._sound_best.add(round)
         return found
 
     def forget_best(self, needed: Collection[int]) -> None:
@@ -329,6 +326,8 @@ class RunFolder:
         if damage and checkpoints:
             disk.replace_file(self._checkpoint, _packed(checkpoints[0]))
         self._forget_after(checkpoints[0].round if checkpoints else 0)
+        # Others were not synced: a power cut may have emptied them.
+        self.forget_best([checkpoint.best for checkpoint in checkpoints])
         return checkpoints
 
     def _refuse_lost_checkpoint(self, every: int) -> None:

@@ -13,6 +13,7 @@ name are removed.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from torch import Tensor
 from communis.core import disk
 from communis.core.contract import Modality
 from communis.core.disk import DamagedError
+from communis.core.errors import readable
 from communis.core.samples import Scale
 from communis.data.recordings.windows import Windows
 from communis.exchange import wire
@@ -36,6 +38,9 @@ INDEX = "learned.json"
 FOLDER = "learned"
 WAY_OUT = "put back a copy, or run it again"
 PREDICTION_COLUMNS = ("client", "window", "recording", "start", "target", "scores")
+# The names of files that are written, read and removed here.
+MODEL_NAME = re.compile(r"[0-9a-f]{32}\.safetensors")
+PREDICTIONS_NAME = re.compile(r"predictions-\d{6,}\.parquet")
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,7 @@ class RoundLearned:
     predictions_digest: str
     # Files of the common model, by architecture; empty: there is none.
     common: Mapping[str, str] = field(default_factory=dict)
+    lacking: str = ""  # why there is no common model, or none of some architecture
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,18 @@ class Index:
     scales: Mapping[Modality, Scale]  # over the training windows of all clients
     rounds: Mapping[int, RoundLearned] = field(default_factory=dict)
 
+    @property
+    def files(self) -> dict[str, str]:
+        """The digest of every file, by its name."""
+        models: list[str] = []
+        digests: dict[str, str] = {}
+        for learned in self.rounds.values():
+            if learned.predictions:
+                digests[learned.predictions] = learned.predictions_digest
+            models += learned.common.values()
+            models += (client.file for client in learned.clients.values())
+        return digests | {name: _digest_in(name) for name in models}
+
 
 class LearnedFolder:
     """Reads and writes what a run has learned. owner: what digests depend on."""
@@ -75,8 +93,7 @@ class LearnedFolder:
         self.run = run
         self.owner = owner
         self.folder = run / FOLDER
-        # Files that this process wrote: after a power cut one may be there and be empty.
-        self._written: set[str] = set()
+        self._written: set[str] = set()  # files of models, by this object
 
     @property
     def exists(self) -> bool:
@@ -112,13 +129,23 @@ class LearnedFolder:
         name."""
         disk.sync(self.run)
         disk.write_json(self.run / INDEX, _as_table(index), self.owner)
-        named = set()
-        for learned in index.rounds.values():
-            named |= {learned.predictions, *learned.common.values()}
-            named |= {client.file for client in learned.clients.values()}
         for path in self.folder.iterdir():
-            if path.name not in named:
+            name = path.name.removesuffix(".partial")
+            written = MODEL_NAME.fullmatch(name) or PREDICTIONS_NAME.fullmatch(name)
+            if written and path.name not in index.files:
                 disk.remove(path)
+
+    def holds(self, last: int, best: int) -> bool:
+        """Returns whether what was learned up to these rounds is there, undamaged."""
+        if not self.exists:
+            return False
+        try:
+            index = self.index()
+            for name, digest in index.files.items():
+                self._read(name, digest)
+        except DamagedError:
+            return False
+        return (index.last, index.best) == (last, best)
 
     def index(self) -> Index:
         """Returns what is there; refuses an index that is damaged or another run's."""
@@ -133,22 +160,28 @@ class LearnedFolder:
 
     def model(self, file: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Returns the tensors of a model by path, and those of its state by name."""
-        path = self.folder / file
-        data = self._read(path, path.stem)
-        tensors = wire.load(data, max_bytes=len(data))
+        data = self._read(file, _digest_in(file))
+        try:
+            tensors = wire.load(data, max_bytes=len(data))
+        except wire.WireError as error:
+            raise self._strange(file, error) from None
         model = {k.removeprefix(MODEL): t for k, t in tensors.items() if k.startswith(MODEL)}
         state = {k.removeprefix(STATE): t for k, t in tensors.items() if k.startswith(STATE)}
         return model, state
 
     def predictions(self, learned: RoundLearned) -> pa.Table:
         """Returns the predictions for test windows, one row per window."""
-        data = self._read(self.folder / learned.predictions, learned.predictions_digest)
-        table: pa.Table = pq.read_table(io.BytesIO(data))
+        data = self._read(learned.predictions, learned.predictions_digest)
+        try:
+            table: pa.Table = pq.read_table(io.BytesIO(data), columns=list(PREDICTION_COLUMNS))
+        except (pa.ArrowException, OSError) as error:
+            raise self._strange(learned.predictions, error) from None
         return table
 
     def _write_model(self, tensors: dict[str, Tensor]) -> str:
         data = wire.encode(tensors).data
         name = f"{disk.digest_of(data)}.safetensors"
+        # A file of this name from before a power cut may be empty.
         if name not in self._written:
             disk.write_file(self.folder / name, data)
             self._written.add(name)
@@ -184,7 +217,8 @@ class LearnedFolder:
         disk.write_file(self.folder / name, out.getvalue())
         return name, disk.digest_of(out.getvalue())
 
-    def _read(self, path: Path, digest: str) -> bytes:
+    def _read(self, name: str, digest: str) -> bytes:
+        path = self.folder / name
         try:
             data = disk.regular(path).read_bytes()
         except OSError as error:
@@ -195,6 +229,17 @@ class LearnedFolder:
                 f"{INDEX} names; {WAY_OUT}"
             )
         return data
+
+    def _strange(self, name: str, error: Exception) -> DamagedError:
+        return DamagedError(
+            f"{self.folder / name}: not as this version writes it ({readable(str(error))}); "
+            f"{WAY_OUT}"
+        )
+
+
+def _digest_in(name: str) -> str:
+    """Returns the digest in the name of a model's file."""
+    return name.partition(".")[0]
 
 
 def _scales(tensors: Mapping[str, Tensor]) -> dict[Modality, Scale]:
@@ -215,6 +260,7 @@ def _as_table(index: Index) -> dict[str, Any]:
             "predictions": learned.predictions,
             "predictions_digest": learned.predictions_digest,
             "common": dict(learned.common),
+            "lacking": learned.lacking,
             "clients": {
                 str(client): {
                     "file": own.file,
@@ -234,7 +280,7 @@ def _from_table(table: Mapping[str, Any]) -> Index:
     for round, entry in table["rounds"].items():
         clients = {
             int(client): Learned(
-                str(own["file"]),
+                _name(own["file"], MODEL_NAME),
                 _read(own["scales"]),
             )
             for client, own in entry["clients"].items()
@@ -242,9 +288,10 @@ def _from_table(table: Mapping[str, Any]) -> Index:
         rounds[int(round)] = RoundLearned(
             int(round),
             clients,
-            str(entry["predictions"]),
+            _name(entry["predictions"], PREDICTIONS_NAME) if entry["predictions"] else "",
             str(entry["predictions_digest"]),
-            {str(model): str(file) for model, file in entry["common"].items()},
+            {model: _name(file, MODEL_NAME) for model, file in entry["common"].items()},
+            str(entry["lacking"]),
         )
     return Index(int(table["last"]), int(table["best"]), _read(table["scales"]), rounds)
 
@@ -258,6 +305,13 @@ def _written(scales: Mapping[Modality, Scale]) -> dict[str, Any]:
 
 def _read(table: Mapping[str, Any]) -> dict[Modality, Scale]:
     return {
-        m: Scale(np.asarray(scale["mean"]), np.asarray(scale["deviation"]))
+        m: Scale(np.array(scale["mean"], np.float64), np.array(scale["deviation"], np.float64))
         for m, scale in table.items()
     }
+
+
+def _name(text: str, kind: re.Pattern[str]) -> str:
+    """Returns the name of a file; refuses others than are written, such as ../model."""
+    if not kind.fullmatch(text):
+        raise ValueError(f"no name of a file: {readable(text, 80)}")
+    return text

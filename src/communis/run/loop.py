@@ -211,21 +211,17 @@ class Run:
         """Writes the models and test predictions after the last round, and after the best one."""
         folder = LearnedFolder(self.folder.path, self.folder.owner)
         best = self._best.round if self._best else 0
-        if folder.exists:
-            index = folder.index()
-            if index.last == self.round and index.best == best:
-                return
+        if folder.holds(self.round, best):
+            return
         states = [RunState(self.round, self._since, self.servers)]
         if self._best and best != self.round:
             states.append(self._best)
         rounds = {}
         for after in states:
-            rounds[after.round] = folder.write_round(
-                after.round,
-                self._learned(after),
-                self._common(after),
-                self._fleet.fleet.windows,
-            )
+            common, lacking = self._common(after)
+            windows = self._fleet.fleet.windows
+            learned = folder.write_round(after.round, self._learned(after), common, windows)
+            rounds[after.round] = replace(learned, lacking=lacking)
         scales = self._fleet.fleet.common_scales()
         folder.write_index(Index(self.round, best, scales, rounds))
 
@@ -244,19 +240,24 @@ class Run:
         asks = [Ask("keep", i, after.round, int(after.since[i]), messages[i].data) for i in clients]
         return self.backend.perform(asks)
 
-    def _common(self, after: RunState) -> dict[str, Answer]:
-        """Returns the common model for newcomers, by architecture; empty if there is none."""
+    def _common(self, after: RunState) -> tuple[dict[str, Answer], str]:
+        """Returns the common model for newcomers, by architecture, and why there is none, or none
+        of some architecture."""
         by_model: dict[str, int] = {}
-        for client in self._honest if SERVER in after.servers else ():
+        for client in self._honest:
             by_model.setdefault(self.cards[client].model, client)
         common = {}
+        lacking = ""
         for name, client in by_model.items():
             card = replace(self._fleet.whole(client), newcomer=True)
-            if not self._setup.lacking(card):
-                message = self._downs([client], after.servers, "whole")[client]
-                ask = Ask("common", client, after.round, -1, message.data)
-                common[name] = next(iter(self.backend.perform([ask])))
-        return common
+            why = self._setup.lacking(card)
+            if why:
+                lacking = lacking or why
+                continue
+            message = self._downs([client], after.servers, "whole")[client]
+            ask = Ask("common", client, after.round, -1, message.data)
+            common[name] = next(iter(self.backend.perform([ask])))
+        return common, lacking
 
     @property
     def server(self) -> Any:

@@ -28,8 +28,8 @@ def start_of(run: Path, data: Mapping[str, Any]) -> Start:
     last = index.rounds[index.last]
     if not last.common:
         raise SchemaError(
-            f"fleet.start = {run}: its method has no common model, because a part of the model "
-            "stays with the clients; start from a run of fedavg or another method that has one"
+            f"fleet.start = {run}: it has no common model ({last.lacking}); start from a run of "
+            "fedavg or another method that has one"
         )
     models = {name: State(learned.model(file)[0]) for name, file in last.common.items()}
     digests = {name: Path(file).stem for name, file in last.common.items()}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from communis import CommunisError
@@ -147,12 +150,129 @@ def test_files_that_cannot_be_read_are_named(home: Path) -> None:
         cut(trained, [home / "none.csv"])
     strange = home / "strange.csv"
     pd.DataFrame({"x": [1.0, 2.0]}).to_csv(strange, index=False)
-    with pytest.raises(CommunisError, match=r"strange\.csv: has the columns of no sensor"):
+    with pytest.raises(CommunisError, match=r"strange\.csv: has the columns of no .*data init"):
         cut(trained, [strange])
     short = home / "short.csv"
     signal("sit", 1, 5).to_csv(short, index=False)
     with pytest.raises(CommunisError, match="no window of 2 s"):
         cut(trained, [short])
+
+
+def test_recordings_of_the_run_are_predicted_as_the_run_did(home: Path) -> None:
+    """To the bit, in the half precision in which it keeps predictions."""
+    trained = Trained(home / "run")
+    kept = trained.predictions()
+    for client, recordings in kept.groupby("client"):
+        model = trained.model(int(client))
+        of_client = sorted((home / "data" / f"p{int(client) + 1}").iterdir())
+        for file, (_, expected) in zip(of_client, recordings.groupby("recording"), strict=True):
+            windows = cut(trained, [file])
+            starts = expected["start"] - (60.0 if expected["start"].min() >= 60 else 0.0)
+            rows = np.searchsorted(windows.pieces[0].start, starts)
+            inputs = {m: torch.from_numpy(x[rows]) for m, x in windows.pieces[0].inputs.items()}
+            found = model(inputs).numpy().astype(np.float16)
+            assert (found == np.stack(expected["scores"].to_list())).all()
+
+
+@pytest.mark.parametrize("data", ["", "rate=6.3"])
+def test_windows_without_a_whole_number_of_steps(data: str, home: Path, tmp_path: Path) -> None:
+    """A window of 0.99 s has 19 steps at 20 Hz. The rate is still 20 Hz."""
+    config = configured(home / "data", "data.window=0.99", "run.rounds=1")
+    config = replace(config, data={**config.data, **({"rate": 6.3} if data else {})})
+    fleet = config.make_fleet()
+    finished(config, tmp_path / "run")
+    trained = Trained(tmp_path / "run")
+    assert trained.format.rates["acc"] == (6.3 if data else 20)
+    piece = cut(trained, [home / "data" / "p1" / "sit_1.csv"]).pieces[0]
+    rows = np.flatnonzero((fleet.windows.recording == 0) & (fleet.windows.start < 30))
+    assert len(rows) > 10
+    same = np.searchsorted(piece.start, fleet.windows.start[rows])
+    assert np.array_equal(piece.inputs["acc"][same], fleet.windows.inputs["acc"][rows])
+
+
+def test_recordings_with_other_sensors(home: Path, tmp_path: Path) -> None:
+    """Together, and where the model takes none of them."""
+    both, acc, gyro = tmp_path / "both.csv", tmp_path / "acc.csv", tmp_path / "gyro.csv"
+    whole = signal("walk", 20, 4)
+    whole.to_csv(both, index=False)
+    whole[["ax", "ay"]].to_csv(acc, index=False)
+    whole[["gx"]].to_csv(gyro, index=False)
+    trained = Trained(home / "run")
+    windows = cut(trained, [both, acc, gyro])
+    assert {m: len(x) for m, x in windows.inputs().items()} == {"acc": 30, "gyro": 30}
+    frame = table(trained.common(scales=windows.scales(), recorded=windows.inputs()), windows)
+    assert frame["sensors"].value_counts().to_dict() == {"acc+gyro": 10, "acc": 10, "gyro": 10}
+    roles = ["fleet.roles=[{modalities=['acc'], count=1}, {modalities=['acc', 'gyro'], count=3}]"]
+    finished(configured(home / "data", "run.rounds=1", *roles), tmp_path / "run")
+    trained = Trained(tmp_path / "run")
+    narrow = next(i for i in trained.clients if trained.model(i).modalities == ("acc",))
+    frame = table(trained.model(narrow), cut(trained, [both, gyro]))
+    assert set(frame["recording"]) == {str(both)}
+    assert set(frame["sensors"]) == {"acc"}
+    with pytest.raises(CommunisError, match="have gyro, and the model takes acc: choose another"):
+        table(trained.model(narrow), cut(trained, [gyro]))
+
+
+def test_files_of_one_recording_s_sensors_belong_together(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    manifest = MANIFEST.replace('pattern = "{subject}/{label}_{trial}.csv"', "")
+    for name in ("acc", "gyro"):
+        pattern = f'pattern = "{{subject}}_{{label}}_{name}.csv"'
+        manifest = manifest.replace(f"[modalities.{name}]", f"[modalities.{name}]\n{pattern}")
+    (data / "communis.toml").write_text(manifest)
+    for person, kind in product(("p1", "p2"), ("walk", "sit")):
+        whole = signal(kind, 60, 3)
+        whole[["ax", "ay"]].to_csv(data / f"{person}_{kind}_acc.csv", index=False)
+        whole[["gx"]].to_csv(data / f"{person}_{kind}_gyro.csv", index=False)
+    finished(configured(data, "run.rounds=1"), tmp_path / "run")
+    files = [data / "p1_walk_gyro.csv", data / "p1_walk_acc.csv"]
+    windows = cut(Trained(tmp_path / "run"), files)
+    assert len(windows.pieces) == 1
+    assert windows.sensors == ["acc", "gyro"]
+
+
+def test_a_client_with_less_detail(home: Path, tmp_path: Path) -> None:
+    roles = "[{modalities=['acc', 'gyro'], count=4, detail='coarse'}]"
+    finished(configured(home / "data", "run.rounds=1", f"fleet.roles={roles}"), tmp_path / "run")
+    trained = Trained(tmp_path / "run")
+    model = trained.model(0)
+    assert (model.format.shapes["acc"], model.format.rates["acc"]) == ((2, 10), 5.0)
+    frame = table(model, cut(trained, [home / "data" / "p1" / "sit_1.csv"]))
+    kept = trained.predictions().query("client == 0 and recording == 0")
+    rows = np.searchsorted(frame["start"], kept["start"])
+    probabilities = torch.tensor(np.stack(kept["scores"].to_list())).float().softmax(1)[:, 0]
+    assert np.allclose(frame["p_walk"][rows], probabilities, atol=1e-3)  # of half precision
+
+
+def test_a_folder_with_a_manifest_of_its_own_needs_no_label(home: Path, tmp_path: Path) -> None:
+    fast = signal("walk", 20, 3, rate=50).assign(t=np.arange(1000) / 50)
+    fast.to_csv(tmp_path / "a.csv", index=False)
+    manifest = MANIFEST.partition("[label]")[0].replace("rate = 20", "rate = 50")
+    pattern = 'pattern = "{subject}/{label}_{trial}.csv"'
+    (tmp_path / "communis.toml").write_text(manifest.replace(pattern, 'pattern = "{subject}.csv"'))
+    frame = table(Trained(home / "run").model(0), cut(Trained(home / "run"), [tmp_path]))
+    assert (frame["label"] == "walk").all()
+
+
+def test_windows_of_another_shape_are_refused(home: Path) -> None:
+    trained = Trained(home / "run")
+    shapes = {"acc": (3, 40), "gyro": (1, 40)}
+    trained.__dict__["format"] = replace(trained.format, shapes=shapes)
+    with pytest.raises(CommunisError, match=r"acc have shape \(2, 40\), and \(3, 40\) in training"):
+        cut(trained, [home / "data" / "p1" / "sit_1.csv"])
+
+
+def test_no_file_is_replaced(home: Path) -> None:
+    new = home / "mine.csv"
+    signal("sit", 20, 5).to_csv(new, index=False)
+    before = new.read_bytes()
+    words = ["predict", str(home / "run"), str(new), "--newcomer", "-o"]
+    result = CliRunner().invoke(app, [*words, str(new)])
+    assert "mine.csv: there is such a file" in str(result.exception)
+    assert new.read_bytes() == before
+    result = CliRunner().invoke(app, [*words, str(home / "none" / "x.csv")])
+    assert "none: no such folder" in str(result.exception)
 
 
 def test_a_method_without_a_common_model_says_so(home: Path) -> None:

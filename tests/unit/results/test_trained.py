@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save
 
 import communis
 from communis import CommunisError
+from communis.core import disk
 from communis.core.disk import DamagedError
 from communis.fleet.fleet import Fleet
 from communis.results.finished import read
 from communis.results.trained import Trained
 from communis.run.best import best_round
 from communis.run.config import Config, load
+from communis.run.folder import RunFolder
 from communis.run.jobs import Job
 
 SMALL = (
@@ -98,6 +102,29 @@ def test_an_interrupted_run_keeps_the_same(tmp_path: Path) -> None:
     assert whole == parts
 
 
+def test_a_best_round_that_a_power_cut_emptied_is_written_again(tmp_path: Path) -> None:
+    finished(tmp_path, "method.lr=0.5", "run.rounds=5")
+    best = tmp_path / "best-000006.safetensors"
+    best.touch()
+    finished(tmp_path, "method.lr=0.5", "run.rounds=6")
+    assert Trained(tmp_path).index.best == 6
+    assert best.stat().st_size
+
+
+def test_why_there_is_no_common_model(tmp_path: Path) -> None:
+    finished(tmp_path / "local", "run.rounds=1", "method.name=local")
+    with pytest.raises(
+        CommunisError, match=r"local has no .*: the model stays with the clients \(fedavg, .*"
+    ):
+        Trained(tmp_path / "local").common()
+    finished(tmp_path / "norm", "run.rounds=1", 'fleet.models=["cnn_norm"]')
+    with pytest.raises(CommunisError, match=r"fedavg has no .*BatchNorm .* common model$"):
+        Trained(tmp_path / "norm").common()
+    finished(tmp_path / "ring", "run.rounds=1", "topology.kind=ring")
+    with pytest.raises(CommunisError, match="a graph has no server"):
+        Trained(tmp_path / "ring").common()
+
+
 def test_more_rounds_replace_what_was_kept(tmp_path: Path) -> None:
     finished(tmp_path)
     before = {path.name for path in (tmp_path / "learned").iterdir()}
@@ -106,11 +133,29 @@ def test_more_rounds_replace_what_was_kept(tmp_path: Path) -> None:
     assert index.last == 5
     after = {path.name for path in (tmp_path / "learned").iterdir()}
     assert "predictions-000005.parquet" in after - before
-    named = set()
-    for learned in index.rounds.values():
-        named |= {learned.predictions, *learned.common.values()}
-        named |= {own.file for own in learned.clients.values()}
-    assert after == named
+    assert after == {*index.files}
+
+
+def test_files_of_others_stay(tmp_path: Path) -> None:
+    finished(tmp_path)
+    (tmp_path / "learned" / "folder").mkdir()
+    (tmp_path / "learned" / "notes.txt").write_text("mine")
+    half = tmp_path / "learned" / "predictions-000004.parquet.partial"
+    half.write_text("cut short")
+    finished(tmp_path, "run.rounds=5")
+    assert (tmp_path / "learned" / "folder").is_dir()
+    assert (tmp_path / "learned" / "notes.txt").read_text() == "mine"
+    assert not half.exists()
+
+
+def test_damage_is_repaired_where_the_run_still_has_its_state(tmp_path: Path) -> None:
+    finished(tmp_path)
+    for damage in (b"", b"{}"):
+        for path in (tmp_path / "learned.json", *(tmp_path / "learned").iterdir()):
+            content = path.read_bytes()
+            path.write_bytes(damage)
+            finished(tmp_path)  # no round is left
+            assert path.read_bytes() == content
 
 
 def test_nothing_is_kept_if_that_is_asked(tmp_path: Path) -> None:
@@ -142,6 +187,96 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     index.write_text(json.dumps(table))
     with pytest.raises(DamagedError, match=r"learned\.json"):
         Trained(tmp_path).model(0)
+
+
+def index_with(folder: Path, *keys: str, value: object) -> None:
+    """Replaces a value of learned.json; its digest is right."""
+    owner = RunFolder(folder).owner
+    table = disk.read_json(folder / "learned.json", owner)
+    inner = table
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = value
+    disk.write_json(folder / "learned.json", table, owner)
+
+
+@pytest.fixture
+def copy(home: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(home, tmp_path / "copy")
+
+
+@pytest.mark.parametrize(
+    "name", ["", "..", "../../{}", "/tmp/{}", "{}\0", "a" * 5000, "notes.txt", 5, None, ["x"]]
+)
+def test_names_that_lead_elsewhere_are_refused(copy: Path, name: object) -> None:
+    file = Trained(copy).index.rounds[4].clients[0].file
+    (copy.parent / file).write_bytes((copy / "learned" / file).read_bytes())
+    strange = name.format(file) if isinstance(name, str) else name
+    index_with(copy, "rounds", "4", "clients", "0", "file", value=strange)
+    with pytest.raises(DamagedError, match=r"learned\.json: not as this version writes it"):
+        Trained(copy).model(0)
+    index_with(copy, "rounds", "4", "clients", "0", "file", value=file)
+    if strange:  # empty: there are no predictions
+        index_with(copy, "rounds", "4", "predictions", value=strange)
+        with pytest.raises(DamagedError, match=r"learned\.json: not as this version writes it"):
+            Trained(copy).predictions()
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [
+        (("scales", "m0", "mean"), [1.0]),
+        (("scales", "m0", "mean"), ["a", "b"]),
+        (("scales",), None),
+        (("last",), "x"),
+        (("rounds",), []),
+        (("rounds", "4", "common"), {"gru": "0" * 32 + ".safetensors"}),
+    ],
+)
+def test_an_index_with_strange_values_is_refused(
+    copy: Path, keys: tuple[str, ...], value: object
+) -> None:
+    index_with(copy, *keys, value=value)
+    with pytest.raises(DamagedError, match=r"learned\.json|config\.toml: has no model gru"):
+        Trained(copy).common()
+
+
+@pytest.mark.parametrize("change", ["shape", "type", "less", "state", "no tensors"])
+def test_files_with_other_tensors_are_refused(copy: Path, change: str) -> None:
+    trained = Trained(copy)
+    file = trained.index.rounds[4].clients[0].file
+    tensors = load_file(copy / "learned" / file)
+    first = next(iter(tensors))
+    if change == "shape":
+        tensors[first] = torch.zeros(1)
+    elif change == "type":
+        tensors[first] = tensors[first].bfloat16()
+    elif change == "less":
+        del tensors[first]
+    elif change == "state":
+        tensors["state/unknown"] = torch.zeros(1)
+    content = b"none" if change == "no tensors" else save(tensors)
+    name = f"{disk.digest_of(content)}.safetensors"
+    (copy / "learned" / name).write_bytes(content)
+    index_with(copy, "rounds", "4", "clients", "0", "file", value=name)
+    with pytest.raises(DamagedError, match=name):
+        Trained(copy).model(0)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"none"])
+def test_predictions_that_are_no_table_are_refused(copy: Path, content: bytes) -> None:
+    name = "predictions-000004.parquet"
+    (copy / "learned" / name).write_bytes(content)
+    index_with(copy, "rounds", "4", "predictions_digest", value=disk.digest_of(content))
+    with pytest.raises(DamagedError, match=f"{name}: not as this version writes it"):
+        Trained(copy).predictions()
+
+
+def test_a_client_that_the_fleet_does_not_have_is_refused(copy: Path) -> None:
+    own = disk.read_json(copy / "learned.json", RunFolder(copy).owner)["rounds"]["4"]["clients"]
+    index_with(copy, "rounds", "4", "clients", value={"77": own["0"]})
+    with pytest.raises(DamagedError, match=r"fleet\.json: has no client 77"):
+        Trained(copy).model(77)
 
 
 def test_refusals_name_what_there_is(home: Path) -> None:

@@ -147,7 +147,9 @@ def test_refusals(home: Path, tmp_path: Path) -> None:
     without = finished(tmp_path / "without", "run.keep=false")
     assert "no models are kept" in refused(started(without))
     personal = finished(tmp_path / "personal", "method.name=fedper")
-    assert "no common model" in refused(started(personal))
+    assert "no common model (a part of the model stays with the clients)" in refused(
+        started(personal)
+    )
     why = refused(started(home, 'fleet.models=["cnn"]'))
     assert "has no common model 'cnn', but cnn_small" in why
     start = Start("run", {"cnn_small": State({"head.weight": torch.zeros(7, 7)})}, {})

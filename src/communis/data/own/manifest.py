@@ -356,8 +356,8 @@ def _refuse_outside(pattern: str, where: str) -> None:
         raise CommunisError(f"{where} {pattern!r}: files must be below the manifest's folder")
 
 
-def load(folder: Path) -> Manifest:
-    """Returns the manifest in a folder."""
+def load(folder: Path, labelled: bool = True) -> Manifest:
+    """Returns the manifest in a folder. labelled: it must say what is to be predicted."""
     path = folder / NAME
     if not path.is_file():
         raise CommunisError(
@@ -370,7 +370,7 @@ def load(folder: Path) -> Manifest:
             manifest: Manifest = build(Manifest, table, "")
         except CommunisError as error:
             raise CommunisError(f"{path}: {error}") from None
-        if not (manifest.label or manifest.target):
+        if labelled and not (manifest.label or manifest.target):
             raise CommunisError(f"{path}: expected one of [label] and [target], found none")
     return manifest
 

@@ -102,6 +102,7 @@ class _Writer:
     files: dict[Modality, BinaryIO] = field(default_factory=dict)
     shapes: dict[Modality, tuple[int, ...]] = field(default_factory=dict)
     kinds: dict[Modality, Kind] = field(default_factory=dict)
+    rates: dict[Modality, float] = field(default_factory=dict)  # of the first recording
     present: dict[Modality, list[Array]] = field(default_factory=dict)
 
     def add(self, piece: Piece) -> None:
@@ -110,6 +111,7 @@ class _Writer:
                 self.files[m] = (self.folder / f"{m}.bin").open("wb")
                 self.shapes[m] = windows.shape[1:]
                 self.kinds[m] = piece.kinds[m]
+                self.rates[m] = piece.rates[m]
                 self.present[m] = []
                 self._absent(m, self.count)
             if windows.shape[1:] != self.shapes[m]:
@@ -176,8 +178,15 @@ def _fill(dataset: Dataset, how: Cut, part: Path) -> None:
     for name, values in (*origin.items(), ("target", target)):
         _save(part / f"{name}.npy", values)
     sizes = {path.name: path.stat().st_size for path in sorted(part.iterdir())}
-    meta = {"count": writer.count, "shapes": writer.shapes, "kinds": writer.kinds, "names": names}
-    _replace(part / "meta.json", json.dumps({**meta, "sizes": sizes}, indent=1).encode())
+    meta = {
+        "count": writer.count,
+        "shapes": writer.shapes,
+        "kinds": writer.kinds,
+        "rates": writer.rates,
+        "names": names,
+        "sizes": sizes,
+    }
+    _replace(part / "meta.json", json.dumps(meta, indent=1).encode())
 
 
 def _collect(
@@ -252,6 +261,7 @@ def _opened(dataset: Dataset, how: Cut, place: Path) -> Windows | None:
         shapes = meta["shapes"]
         count = meta["count"]
         kinds = meta["kinds"]
+        rates = meta["rates"]
         if not shapes or not count:
             return None
         inputs = {
@@ -274,6 +284,7 @@ def _opened(dataset: Dataset, how: Cut, place: Path) -> Windows | None:
         labels=dataset.labels,
         seconds=how.seconds,
         kinds=kinds,
+        rates=rates,
         units={m: unit for m, unit in dataset.units.items() if m in shapes},
         names=names,
         **columns,

@@ -46,6 +46,7 @@ class Piece:
     inputs: Mapping[Modality, Array]  # (n, channels, ...) float32, NaN where nothing was sensed
     present: Mapping[Modality, Array]  # (n,) bool
     kinds: Mapping[Modality, Kind]
+    rates: Mapping[Modality, float]  # Hz
     target: Array  # (n,) int64 or (n, columns) float32
     start: Array  # (n,) seconds after the beginning of the recording
 
@@ -76,6 +77,7 @@ def _piece(recording: Recording, how: Cut) -> Piece:
     inputs = {}
     present = {}
     kinds = {}
+    rates = {}
     for m, original in recording.streams.items():
         resample = how.rate and original.kind == "series"
         stream = resampled(original, how.rate) if resample else original
@@ -88,6 +90,7 @@ def _piece(recording: Recording, how: Cut) -> Piece:
         inputs[m] = windows
         present[m] = sensed(windows, stream.kind)
         kinds[m] = stream.kind
+        rates[m] = stream.rate
     not_empty = np.any(list(present.values()), axis=0)
     if not not_empty.all():
         inputs = {m: windows[not_empty] for m, windows in inputs.items()}
@@ -95,6 +98,7 @@ def _piece(recording: Recording, how: Cut) -> Piece:
         inputs,
         {m: flags[not_empty] for m, flags in present.items()},
         kinds,
+        rates,
         target[not_empty],
         starts[not_empty],
     )

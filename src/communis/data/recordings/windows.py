@@ -51,6 +51,8 @@ class Windows:
     seconds: float = 1.0  # length of a window
     kinds: Mapping[Modality, Kind] = field(default_factory=dict)  # not listed: "series"
     units: Mapping[Modality, str] = field(default_factory=dict)
+    # Hz; not listed: as many steps as a window has in its seconds
+    rates: Mapping[Modality, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # remarks that readers of the scores must know
     # Own names of "subject" (owners) and "scene", by number; results show them.
     names: Mapping[str, Mapping[int, str]] = field(default_factory=dict)

@@ -3,11 +3,13 @@ the people whose data it saw, and how to call it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from communis.core.errors import visible
 from communis.core.metrics import better
 from communis.results.export.files import Kind
 from communis.results.finished import Finished
@@ -25,6 +27,7 @@ class Card:
     predictor: Predictor
     round: int
     whose: str  # "client 3", or "the common model"
+    normalised: str  # by what: "the client's own training windows"
     about_data: Any  # the source's `ABOUT`; None where it has none
     kind: Kind
 
@@ -42,7 +45,7 @@ class Card:
             "sensors": {
                 m: {
                     "shape": list(form.shapes[m]),
-                    "rate": form.rate(m),
+                    "rate": form.rates[m],
                     "unit": form.units[m],
                     "kind": form.kinds[m],
                 }
@@ -51,6 +54,7 @@ class Card:
             "scores": dict(self.scores),
             "data": str(self.run.config["data"]["name"]),
             "data_licence": self._licence,
+            "normalised_by": self.normalised,
             "privacy": privacy_verdict(self.run).line,
             "communis": str(self.run.environment.get("versions", {}).get("communis", "")),
         }
@@ -81,20 +85,20 @@ class Card:
 
     def text(self, file: str, check: str) -> str:
         """The card in Markdown. file: the name of the model's file. check: its comparison with the
-        trained model."""
+        trained model. Names may come from others, and are shown as they are."""
         form = self.predictor.format
         run = self.run
-        clients = len(run.clients)
+        split = run.config["data"].get("split", "not stated")
         rates = [
-            f"| `{m}` | {' x '.join(map(str, form.shapes[m]))} | {form.rate(m):g} Hz | "
-            f"{form.units[m] or 'not stated'} |"
+            f"| {_shown(m)} | {' x '.join(map(str, form.shapes[m]))} | {form.rates[m]:g} Hz | "
+            f"{_shown(form.units[m] or 'not stated')} |"
             for m in self.predictor.modalities
         ]
         lines = [
-            f"# {file}",
+            f"# {_shown(file)}",
             "",
-            f"{self.whose[:1].upper()}{self.whose[1:]} of {run.method} after round {self.round}, "
-            f"seed {run.seed}, with its preprocessing.",
+            f"{self.whose[:1].upper()}{self.whose[1:]} of {_shown(run.method)} after round "
+            f"{self.round}, seed {run.seed}, with its preprocessing.",
             "",
             "## Input and output",
             "",
@@ -111,14 +115,15 @@ class Card:
             "",
             *_call(self.kind, file, self.predictor),
             "",
-            f"Checked against the trained model: {check}." if check else "Not checked: no graph.",
+            f"Checked against the trained model: {check}.",
             "",
             "## Data",
             "",
-            f"* Trained on `{run.config['data']['name']}`, licence: {self._licence}.",
-            *([f"* {self._citation}"] if self._citation else []),
-            f"* {clients} clients; sensors and models differ between them: {_fleet(run)}.",
-            f"* Normalised by {_scales(self.predictor)}.",
+            f"* Trained on {_shown(str(run.config['data']['name']))}, licence: "
+            f"{_shown(self._licence)}.",
+            *([f"* {_shown(self._citation)}"] if self._citation else []),
+            f"* {len(run.clients)} clients: {_fleet(run)}.",
+            f"* Windows are normalised by {self.normalised}.",
             "",
             "## Scores on test windows",
             "",
@@ -127,8 +132,7 @@ class Card:
             *[_row(name, values) for name, values in self.scores],
             "",
             "One seed. Scores say how the model does on windows of the same people, split as "
-            f'`data.split = "{run.config["data"].get("split", "not stated")}"` says, and nothing '
-            "of other people.",
+            f'`data.split = "{split}"` says, and nothing of other people.',
             "",
             "## Privacy",
             "",
@@ -145,53 +149,71 @@ class Card:
 def _output(labels: Sequence[str]) -> list[str]:
     if not labels:
         return ["Output `scores`, one row per window."]
-    named = ", ".join(f"{number} {name}" for number, name in enumerate(labels))
+    named = ", ".join(f"{number} {_shown(name)}" for number, name in enumerate(labels))
     return [
         f"Outputs `scores` (before the softmax) and `probabilities`, one column per class: {named}."
     ]
 
 
 def _call(kind: Kind, file: str, predictor: Predictor) -> list[str]:
-    first = predictor.modalities[0]
-    shape = ", ".join(map(str, predictor.format.shapes[first]))
-    comment = f"# (windows, {shape})"
+    """A program that calls the model on windows of zeros."""
+    shapes = {m: tuple(predictor.format.shapes[m]) for m in predictor.modalities}
+    outputs = "scores, probabilities" if predictor.format.classes else "(scores,)"
     if kind == "onnx":
         body = [
+            "import json",
+            "",
+            "import numpy as np",
             "import onnxruntime",
-            f'session = onnxruntime.InferenceSession("{file}")',
-            "feed = {",
-            *[f'    "{m}": {m},' for m in predictor.modalities],
-            *[f'    "{m}_present": {m}_present,' for m in predictor.modalities],
-            f"}}  {comment}, float32; present: (windows,), bool",
-            "scores, *_ = session.run(None, feed)",
+            "",
+            f"session = onnxruntime.InferenceSession({file!a})",
+            'about = json.loads(session.get_modelmeta().custom_metadata_map["communis"])',
+            f"shapes = {shapes!a}",
+            "windows = {m: np.zeros((5, *shape), np.float32) for m, shape in shapes.items()}"
+            "  # yours",
+            'present = {f"{m}_present": np.isfinite(x).reshape(len(x), -1).any(1) '
+            "for m, x in windows.items()}",
+            f"{outputs} = session.run(None, windows | present)",
         ]
     elif kind == "pt2":
         body = [
+            "import json",
+            "",
             "import torch",
-            f'model = torch.export.load("{file}").module()',
-            f"inputs = {{{', '.join(f'{m!r}: {m}' for m in predictor.modalities)}}}  {comment}",
-            f"present = {{{', '.join(f'{m!r}: {m}_present' for m in predictor.modalities)}}}",
-            "scores, *_ = model(inputs, present)",
+            "",
+            'extra = {"communis": ""}',
+            f"model = torch.export.load({file!a}, extra_files=extra).module()",
+            'about = json.loads(extra["communis"])',
+            f"shapes = {shapes!a}",
+            "windows = {m: torch.zeros(5, *shape) for m, shape in shapes.items()}  # yours",
+            "present = {m: torch.isfinite(x).flatten(1).any(1) for m, x in windows.items()}",
+            f"{outputs} = model(windows, present)",
         ]
     else:
         body = [
-            "from safetensors.torch import load_file",
-            f'tensors = load_file("{file}")  # network.*: parameters by path; _scales.*: z-scores',
+            "import json",
+            "",
+            "from safetensors import safe_open",
+            "",
+            f'with safe_open({file!a}, framework="pt") as opened:',
+            '    about = json.loads(opened.metadata()["communis"])',
+            "    tensors = {key: opened.get_tensor(key) for key in opened.keys()}",
+            "# network.*: parameters by path; _scales.*: mean and divisor of the channels;",
+            "# state.*: what else the method predicts with",
         ]
     return ["```python", *body, "```"]
+
+
+def _shown(text: str) -> str:
+    """Returns text that a page in Markdown shows as it is, on one line."""
+    return re.sub(r"([\\`*_{}\[\]<>#|~&])", r"\\\1", visible(text, layout=""))
 
 
 def _fleet(run: Finished) -> str:
     kinds: dict[str, int] = {}
     for sensors in run.sensors.values():
         kinds["+".join(sensors)] = kinds.get("+".join(sensors), 0) + 1
-    return ", ".join(f"{count} with {name}" for name, count in kinds.items())
-
-
-def _scales(predictor: Predictor) -> str:
-    if predictor.own_scales:
-        return "the training windows of this client"
-    return "what is given when it is called"
+    return ", ".join(f"{count} with {_shown(name)}" for name, count in kinds.items())
 
 
 def _row(name: str, values: Mapping[str, float]) -> str:

@@ -57,7 +57,7 @@ def write(predictor: Predictor, kind: Kind, path: Path, about: Mapping[str, Any]
     """Writes the file, whole or not at all. about: its metadata."""
     metadata = {"communis": json.dumps(about, ensure_ascii=False)}
     if kind == "safetensors":
-        tensors = {key: t.contiguous().clone() for key, t in predictor.state_dict().items()}
+        tensors = {key: t.contiguous().clone() for key, t in predictor.tensors.items()}
         disk.replace_file(path, safetensors.torch.save(tensors, metadata))
         return
     graph = Graph(predictor)
