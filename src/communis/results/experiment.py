@@ -191,6 +191,13 @@ class Results:
         return scores.differences(self._by_cell, self._over_cells)
 
     @cached_property
+    def paired_differences(self) -> pd.DataFrame:
+        """The metric minus that of training alone, or of another reference (`against`), paired by
+        client within seeds: the interval and the p-value of a bootstrap over seeds and clients, the
+        p-value after Holm's correction, how many clients are better or worse off, the verdict."""
+        return scores.paired_differences(self._scored, self.metric, self.select)
+
+    @cached_property
     def costs(self) -> pd.DataFrame:
         """Parameters, bytes, seconds and refused messages. Bytes per client and round are payload;
         `bytes_total` is of a whole run with its framing."""

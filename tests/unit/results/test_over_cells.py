@@ -73,7 +73,7 @@ def test_results_in_the_terminal_and_for_programs(grid: Path) -> None:
     runs = collect([grid])
     with out.capture() as said:
         out.print(results(runs, "accuracy"))
-    for word in ("H low", "average", "0.820~ ± 0.020", "alpha", "2 cells", "within the spread"):
+    for word in ("H low", "average", "0.820~ ± 0.020", "alpha", "2 cells", "cannot be told apart"):
         assert word in " ".join(said.get().split())
     found = as_json(runs, "accuracy")
     assert [row["cell"]["H"] for row in found["rows"]] == ["high", "high", "low", "low"]

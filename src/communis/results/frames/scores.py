@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 
 import pandas as pd
 
 from communis.core.names import MOST_FREQUENT
 from communis.core.selection import SELECTS, Select
 from communis.results import breakdown, predictions
+from communis.results.clientwise import Clientwise, clientwise
 from communis.results.compare import Row, cost, in_order, metrics, rows, runs_by_cell, weakest
 from communis.results.estimate import Estimate
 from communis.results.finished import Finished
@@ -235,6 +237,15 @@ def differences(by_cell: dict[str, list[Row]], over: Sequence[Line]) -> pd.DataF
             verdict = {"verdict": row.verdict}
             table.append({**about, **of_estimate(row.difference), **verdict})
     return frame(table, (*METHOD, "against", *ESTIMATE, "verdict"))
+
+
+def paired_differences(finished: Sequence[Finished], metric: str, select: Select) -> pd.DataFrame:
+    """The primary metric minus that of the reference, paired by client within seeds."""
+    table = []
+    for place, inside in each_cell(finished).items():
+        for row in clientwise(inside, metric, select):
+            table.append({"cell": place, **vars(row)})
+    return frame(table, ("method", "cell", *(f.name for f in fields(Clientwise)[1:])))
 
 
 def _and_all(by_cell: dict[str, list[Row]], over: Sequence[Line]) -> dict[str, Sequence[Selected]]:
