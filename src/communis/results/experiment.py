@@ -198,6 +198,14 @@ class Results:
         return scores.paired_differences(self._scored, self.metric, self.select)
 
     @cached_property
+    def alarms(self) -> pd.DataFrame:
+        """What weakens the scores (`alarm`): too few seeds (value: how many), nothing learned
+        (value: the score over that of always saying the most frequent class), a class that is
+        never predicted (value: its share of the test windows), a loss that still falls (value: by
+        which share), training alone that is not beaten (value: the best difference to it)."""
+        return scores.alarms(self._scored, self.metric, self.select)
+
+    @cached_property
     def costs(self) -> pd.DataFrame:
         """Parameters, bytes, seconds and refused messages. Bytes per client and round are payload;
         `bytes_total` is of a whole run with its framing."""

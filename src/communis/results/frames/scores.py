@@ -11,6 +11,8 @@ import pandas as pd
 from communis.core.names import MOST_FREQUENT
 from communis.core.selection import SELECTS, Select
 from communis.results import breakdown, predictions
+from communis.results.alarms import Alarm
+from communis.results.alarms import alarms as find_alarms
 from communis.results.clientwise import Clientwise, clientwise
 from communis.results.compare import Row, cost, in_order, metrics, rows, runs_by_cell, weakest
 from communis.results.estimate import Estimate
@@ -246,6 +248,12 @@ def paired_differences(finished: Sequence[Finished], metric: str, select: Select
         for row in clientwise(inside, metric, select):
             table.append({"cell": place, **vars(row)})
     return frame(table, ("method", "cell", *(f.name for f in fields(Clientwise)[1:])))
+
+
+def alarms(finished: Sequence[Finished], metric: str, select: Select) -> pd.DataFrame:
+    """What weakens the scores; runs: in how many this is so."""
+    table = map(vars, find_alarms(finished, metric, select))
+    return frame(table, [f.name for f in fields(Alarm)])
 
 
 def _and_all(by_cell: dict[str, list[Row]], over: Sequence[Line]) -> dict[str, Sequence[Selected]]:

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from communis.core.disk import regular, replace_file
 from communis.core.markup import element
 from communis.core.selection import Select
+from communis.results.alarms import alarms
 from communis.results.compare import runs_by_cell, runs_by_method, scored
 from communis.results.finished import Finished
 from communis.results.report import (
@@ -34,6 +35,7 @@ from communis.results.report import (
 )
 from communis.results.report.html import details, document, heading, note, warning
 from communis.results.report.svg import colour
+from communis.results.wording.alarms import sentences
 from communis.results.wording.scores import scope
 from communis.results.wording.warnings import warnings
 
@@ -65,7 +67,9 @@ def render(
     counting = scored(runs)
     groups = runs_by_cell(counting)
     colours = {name: colour(i) for i, name in enumerate(runs_by_method(counting))}
-    parts = [element("h1", title), note(scope(runs)), *map(warning, warnings(runs))]
+    raised = sentences(alarms(counting, metric, select), metric, len(groups))
+    parts = [element("h1", title), note(scope(runs))]
+    parts += map(warning, [*raised, *warnings(runs)])
     if len(groups) > 1:
         parts += over_cells.sections(counting, metric, select)
     else:
