@@ -33,6 +33,7 @@ from communis.results.timing import Clocked, timing
 from communis.results.traffic import Sent, traffic
 from communis.results.wording.alarms import sentences as alarms_in_words
 from communis.results.wording.clock import about_time, goal, of_rounds, of_target
+from communis.results.wording.headline import headline
 from communis.results.wording.newcomers import CONTROL, about_newcomers, against
 from communis.results.wording.numbers import count, kilobytes, number, plain, versus
 from communis.results.wording.privacy import lines as verdicts
@@ -204,7 +205,9 @@ def results(
         compared = table = rows(seen, metric, select)
         view = comparison(table, metric)
     raised = alarms_in_words(alarms(seen, metric, select), metric, len(places))
-    parts: list[RenderableType] = [Text(f"alarm: {text}\n", style="yellow") for text in raised]
+    first = " ".join(headline(seen, metric, select))
+    parts: list[RenderableType] = [f"{first}\n"]
+    parts += [Text(f"alarm: {text}\n", style="yellow") for text in raised]
     parts.append(view)
     words = f"{scope(runs)} {how_to_read(seen, compared, metric, select)}"
     if new := newcomers(seen, metric, select):
@@ -334,6 +337,7 @@ def as_json(
             numbers["modalities"].append(about | asdict(scores))
         if new := newcomers(part, metric, select):
             numbers["newcomers"].append(about | asdict(new))
+    numbers["summary"] = headline(runs, metric, select)
     numbers["alarms"] = [asdict(alarm) for alarm in alarms(runs, metric, select)]
     return numbers | {"privacy": [promised(run) for run in scored(runs)]}
 

@@ -36,7 +36,7 @@ NEVER = "class never predicted"
 FALLING = "loss still falls"
 ALONE = "training alone not beaten"
 SHORTEST = 8  # rounds of a run whose quarters say something
-FALLEN = 0.1  # of the loss, from the third to the last quarter of the rounds
+FALLEN = 0.1  # of the whole fall of the loss, from the third to the last quarter of the rounds
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Alarm:
     method: str  # empty: of all
     cell: str
     about: str  # the class, or what the method is compared with
-    value: float  # seeds; the score over that of the constant; the share of the loss that it fell
+    value: float  # seeds; the score over that of the constant; the share of the loss's fall
     runs: int  # in which this is so
     of: int  # runs
 
@@ -115,19 +115,21 @@ def _never_predicted(
 
 
 def _still_falling(place: str, inside: Sequence[Finished]) -> list[Alarm]:
-    """The methods whose mean training loss fell by more than FALLEN from the third to the last
-    quarter of the rounds."""
+    """The methods whose mean training loss did more than FALLEN of its fall from the third to the
+    last quarter of the rounds. Of the loss itself, hardly anything may be left."""
     groups = runs_by_method(inside)
     found = []
     for method, band in losses(inside).items():
         quarter = len(band.mean) // 4
         if len(band.mean) < SHORTEST:
             continue
+        first = fmean(band.mean[:quarter])
         before = fmean(band.mean[-2 * quarter : -quarter])
         last = fmean(band.mean[-quarter:])
-        if before > 0 and 1 - last / before > FALLEN:
+        if first > last and before - last > FALLEN * (first - last):
             runs = len(groups[method])
-            found.append(Alarm(FALLING, method, place, "", 1 - last / before, runs, runs))
+            share = (before - last) / (first - last)
+            found.append(Alarm(FALLING, method, place, "", share, runs, runs))
     return found
 
 

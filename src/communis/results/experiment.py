@@ -201,8 +201,9 @@ class Results:
     def alarms(self) -> pd.DataFrame:
         """What weakens the scores (`alarm`): too few seeds (value: how many), nothing learned
         (value: the score over that of always saying the most frequent class), a class that is
-        never predicted (value: its share of the test windows), a loss that still falls (value: by
-        which share), training alone that is not beaten (value: the best difference to it)."""
+        never predicted (value: its share of the test windows), a loss that still falls (value: the
+        share of its fall that the last quarter of the rounds brought), training alone that is not
+        beaten (value: the best difference to it)."""
         return scores.alarms(self._scored, self.metric, self.select)
 
     @cached_property

@@ -128,7 +128,9 @@ def test_a_class_that_is_never_predicted(tmp_path: Path) -> None:
     ("losses", "falls"),
     [
         ([1, 1, 1, 1, 1, 1, 0.8, 0.8], True),
-        ([4, 3, 2, 1, 0.8, 0.8, 0.75, 0.75], False),  # by 6 %
+        ([4, 3, 2, 1, 0.8, 0.8, 0.75, 0.75], False),  # 2 % of the fall
+        ([4, 3, 2, 1, 0.5, 0.25, 0.1, 0.05], False),  # 9 % of it, and most of what was left
+        ([4, 3, 2, 1.5, 1, 0.75, 0.5, 0.25], True),  # 16 %
         ([4, 3, 2, 1], False),  # too short
         ([1, 1, 1, 1, 1, 1, 2, 2], False),
         ([1, 1, 1, 1, 0, 0, 0, 0], False),

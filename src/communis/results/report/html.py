@@ -18,6 +18,7 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
   max-width: 1320px; margin: 2rem auto; padding: 0 1.2rem; }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 h3 { font-size: 1rem; margin: 1.2rem 0 .3rem; }
+.lead { font-size: 1.1rem; max-width: 75ch; }
 .note { color: var(--soft); max-width: 75ch; }
 .warning { border-left: 4px solid #dc2626; padding: .4rem .8rem; max-width: 75ch; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin-bottom: .8rem; }

@@ -36,6 +36,7 @@ from communis.results.report import (
 from communis.results.report.html import details, document, heading, note, warning
 from communis.results.report.svg import colour
 from communis.results.wording.alarms import sentences
+from communis.results.wording.headline import headline
 from communis.results.wording.scores import scope
 from communis.results.wording.warnings import warnings
 
@@ -68,7 +69,8 @@ def render(
     groups = runs_by_cell(counting)
     colours = {name: colour(i) for i, name in enumerate(runs_by_method(counting))}
     raised = sentences(alarms(counting, metric, select), metric, len(groups))
-    parts = [element("h1", title), note(scope(runs))]
+    answer = " ".join(headline(counting, metric, select))
+    parts = [element("h1", title), element("p", answer, class_="lead"), note(scope(runs))]
     parts += map(warning, [*raised, *warnings(runs)])
     if len(groups) > 1:
         parts += over_cells.sections(counting, metric, select)

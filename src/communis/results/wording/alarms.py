@@ -63,9 +63,9 @@ def _falling(found: Sequence[Alarm], metric: str, cells: int) -> str:
     for method, own in _by_method(found).items():
         most = max(alarm.value for alarm in own)
         where = f" in {len(own)} of {cells} cells" if cells > 1 else ""
-        parts.append(f"{method} by {'up to ' * (len(own) > 1)}{100 * most:.0f} %{where}")
+        parts.append(f"{'up to ' * (len(own) > 1)}{100 * most:.0f} % for {method}{where}")
     return (
-        f"The training loss still falls from the third to the last quarter of the rounds: "
+        "The training loss still falls: of its whole fall, the last quarter of the rounds brought "
         f"{_some(parts)}. More rounds can change the order."
     )
 
