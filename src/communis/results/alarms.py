@@ -108,7 +108,7 @@ def _never_predicted(
                     shares.setdefault(int(str(label)), []).append(count / there.sum())
     names = dict(enumerate(group[0].fleet["labels"]))
     return [
-        Alarm(NEVER, method, place, names.get(label, str(label)), fmean(found), len(found),
+        Alarm(NEVER, method, place, names.get(label, f"class {label}"), fmean(found), len(found),
               len(group))
         for label, found in sorted(shares.items())
     ]  # fmt: skip

@@ -262,6 +262,13 @@ class Results:
         return scores.class_scores(self._scored)
 
     @cached_property
+    def confusions(self) -> pd.DataFrame:
+        """Test windows by actual (`label`) and predicted class, over the clients and seeds of the
+        runs that keep predictions (`run.keep`): after the last round, or after the best one where
+        validation chooses the round."""
+        return scores.confusions(self._scored, self.select)
+
+    @cached_property
     def modalities(self) -> pd.DataFrame:
         """The score with all sensors and with single ones (`view`), of the common model or of the
         sensors' owners."""

@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
+import numpy as np
 import pandas as pd
 
 from communis.core.names import MOST_FREQUENT
 from communis.core.selection import SELECTS, Select
-from communis.results import breakdown, predictions
+from communis.results import breakdown, confusion, predictions
 from communis.results.alarms import Alarm
 from communis.results.alarms import alarms as find_alarms
 from communis.results.clientwise import Clientwise, clientwise
@@ -388,6 +389,27 @@ def class_scores(finished: Sequence[Finished]) -> pd.DataFrame:
         means = by_class.agg(f1=breakdown.mean, n="size").reset_index()
         parts.append(means.assign(cell=place))
     return stack(parts, (*METHOD, "class", "label", "f1", "n"))
+
+
+def confusions(finished: Sequence[Finished], select: Select) -> pd.DataFrame:
+    """Test windows by actual and predicted class; share: of the windows of the actual one."""
+    table = []
+    for place, inside in runs_by_cell(finished).items():
+        for found in confusion.confusions(inside, select):
+            shares = found.shares
+            for i, j in np.ndindex(found.windows.shape):
+                table.append(
+                    {
+                        "method": found.method,
+                        "cell": place,
+                        "label": found.labels[i],
+                        "predicted": found.labels[j],
+                        "windows": int(found.windows[i, j]),
+                        "share": float(shares[i, j]),
+                        "support": int(found.windows[i].sum()),
+                    }
+                )
+    return frame(table, (*METHOD, "label", "predicted", "windows", "share", "support"))
 
 
 def modalities(finished: Sequence[Finished], metric: str, select: Select) -> pd.DataFrame:
