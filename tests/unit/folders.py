@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from communis import RoundRecord, Score
@@ -17,6 +19,7 @@ from communis.core import disk
 from communis.exchange.messages import Block, Link, Scored
 from communis.run import tables
 from communis.run.folder import RECORDS, RunFolder
+from communis.run.learned import Index, LearnedFolder, RoundLearned
 
 History = Mapping[str, Sequence[Mapping[int, float]]]  # "test.accuracy": by round, by client
 
@@ -83,6 +86,32 @@ def _sealed(text: str, name: str) -> str:
         return text
     table.pop(disk.DIGEST_KEY, None)
     return json.dumps(disk.with_digest(table, name))
+
+
+def keep(
+    path: Path,
+    clients: Sequence[int],
+    target: Sequence[Any],
+    scores: Sequence[Sequence[float]],
+    best: Sequence[Sequence[float]] = (),
+) -> None:
+    """Keeps test predictions in the folder of a run: the client, the target and the scores of every
+    window after the last round, and after the best one, the first, if it has other scores."""
+    learned = LearnedFolder(path, RunFolder(path).owner)
+    learned.folder.mkdir()
+    rows = np.arange(len(clients))
+    recorded = SimpleNamespace(target=np.array(target), recording=rows, start=rows)
+    last = len(RunFolder(path).records())
+    rounds = {}
+    for number, given in {last: scores, **({1: best} if best else {})}.items():
+        found = [
+            (client, rows[np.array(clients) == client],
+             np.array(given, np.float16)[np.array(clients) == client])
+            for client in dict.fromkeys(clients)
+        ]  # fmt: skip
+        named = learned._write_predictions(number, found, recorded)  # type: ignore[arg-type]
+        rounds[number] = RoundLearned(number, {}, *named)
+    learned.write_index(Index(last, 1 if best else 0, {}, rounds))
 
 
 def write(

@@ -14,12 +14,14 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from communis.cli.console import Stacked, err, out, say
 from communis.core.errors import CommunisError, visible
 from communis.core.plugins import nearest
 from communis.core.selection import Select
 from communis.exchange.messages import RoundRecord
+from communis.results.alarms import alarms
 from communis.results.compare import LEADING, Row, rows, runs_by_cell, scored
 from communis.results.estimate import Estimate
 from communis.results.finished import Finished
@@ -29,7 +31,9 @@ from communis.results.over_cells import Line, Selected, lines, mark
 from communis.results.privacy import as_json as promised
 from communis.results.timing import Clocked, timing
 from communis.results.traffic import Sent, traffic
+from communis.results.wording.alarms import sentences as alarms_in_words
 from communis.results.wording.clock import about_time, goal, of_rounds, of_target
+from communis.results.wording.headline import headline
 from communis.results.wording.newcomers import CONTROL, about_newcomers, against
 from communis.results.wording.numbers import count, kilobytes, number, plain, versus
 from communis.results.wording.privacy import lines as verdicts
@@ -200,7 +204,11 @@ def results(
     else:
         compared = table = rows(seen, metric, select)
         view = comparison(table, metric)
-    parts: list[RenderableType] = [view]
+    raised = alarms_in_words(alarms(seen, metric, select), metric, len(places))
+    first = " ".join(headline(seen, metric, select))
+    parts: list[RenderableType] = [f"{first}\n"]
+    parts += [Text(f"alarm: {text}\n", style="yellow") for text in raised]
+    parts.append(view)
     words = f"{scope(runs)} {how_to_read(seen, compared, metric, select)}"
     if new := newcomers(seen, metric, select):
         parts += _newcomers(new)
@@ -329,6 +337,8 @@ def as_json(
             numbers["modalities"].append(about | asdict(scores))
         if new := newcomers(part, metric, select):
             numbers["newcomers"].append(about | asdict(new))
+    numbers["summary"] = headline(runs, metric, select)
+    numbers["alarms"] = [asdict(alarm) for alarm in alarms(runs, metric, select)]
     return numbers | {"privacy": [promised(run) for run in scored(runs)]}
 
 

@@ -22,7 +22,7 @@ class Streams:
     models, dropout, drop, build, init, online, participation, batches, client, evaluation,
     allocation, clock, pretrain, frozen, graph, loss, attackers, attack, collusion, P, latents,
     public, privacy, diffusion; of the user's networks: trial, lazy; of probes: invert, membership,
-    coin, canary, pictures, labels."""
+    coin, canary, pictures, labels; of results: resample."""
 
     seed: int = 0
 

@@ -26,6 +26,7 @@ from communis.run.folder import RECORDS, RunFolder
 log = logging.getLogger("communis")
 BASE = "fedavg"  # the plainest method
 LEADING = ("accuracy", "macro_f1", "mae")  # metrics that are shown side by side, before others
+NOT_COMPARABLE = "other data, fleet or run: not comparable"
 LONGEST = 60  # characters of a label that says in what settings runs differ
 
 
@@ -164,10 +165,10 @@ def mixed(runs: Sequence[Finished]) -> bool:
     return any(len(set(run.models.values())) > 1 for run in runs)
 
 
-def plainest(runs: Sequence[Finished]) -> str:
-    """The label of the runs of fedavg; of several settings of it, of those that are no variant.
+def plainest(runs: Sequence[Finished], name: str = BASE) -> str:
+    """The label of the runs of a method; of several settings of it, of those that are no variant.
     Empty where it was not run."""
-    plain = [run for run in runs if run.config["method"]["name"] == BASE]
+    plain = [run for run in runs if run.config["method"]["name"] == name]
     if not plain:
         return ""
     return min(plain, key=lambda run: bool(run.config.get("variant"))).method
@@ -318,7 +319,7 @@ def judge(
         return ""
     theirs = {run.place: run for run in best}
     if not all(comparable(run, theirs.get(run.place, run)) for run in group):
-        return "other data, fleet or run: not comparable"
+        return NOT_COMPARABLE
     return significance(difference, metric)
 
 

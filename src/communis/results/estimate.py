@@ -15,7 +15,8 @@ QUANTILES = (
     2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
     2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
-WITHIN = "within the spread"  # the verdict on methods that cannot be told apart
+NORMAL = 1.960  # the quantile for any number of degrees of freedom
+UNCLEAR = "cannot be told apart"
 FEWEST = 3  # seeds of a verdict: the interval of two is so wide that hardly anything lies outside
 TOO_FEW = "too few seeds"
 
@@ -64,5 +65,5 @@ def significance(difference: Estimate, metric: str) -> str:
     if difference.seeds < FEWEST:
         return TOO_FEW
     if abs(difference.mean) <= difference.half_width:
-        return WITHIN
+        return UNCLEAR
     return "worse than the best" if difference.mean * better(metric) < 0 else "better than the best"

@@ -191,6 +191,22 @@ class Results:
         return scores.differences(self._by_cell, self._over_cells)
 
     @cached_property
+    def paired_differences(self) -> pd.DataFrame:
+        """The metric minus that of training alone, or of another reference (`against`), paired by
+        client within seeds: the interval and the p-value of a bootstrap over seeds and clients, the
+        p-value after Holm's correction, how many clients are better or worse off, the verdict."""
+        return scores.paired_differences(self._scored, self.metric, self.select)
+
+    @cached_property
+    def alarms(self) -> pd.DataFrame:
+        """What weakens the scores (`alarm`): too few seeds (value: how many), nothing learned
+        (value: the score over that of always saying the most frequent class), a class that is
+        never predicted (value: its share of the test windows), a loss that still falls (value: the
+        share of its fall that the last quarter of the rounds brought), training alone that is not
+        beaten (value: the best difference to it)."""
+        return scores.alarms(self._scored, self.metric, self.select)
+
+    @cached_property
     def costs(self) -> pd.DataFrame:
         """Parameters, bytes, seconds and refused messages. Bytes per client and round are payload;
         `bytes_total` is of a whole run with its framing."""
@@ -244,6 +260,13 @@ class Results:
     def class_scores(self) -> pd.DataFrame:
         """F1 of every class, after the last round."""
         return scores.class_scores(self._scored)
+
+    @cached_property
+    def confusions(self) -> pd.DataFrame:
+        """Test windows by actual (`label`) and predicted class, over the clients and seeds of the
+        runs that keep predictions (`run.keep`): after the last round, or after the best one where
+        validation chooses the round."""
+        return scores.confusions(self._scored, self.select)
 
     @cached_property
     def modalities(self) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from communis.results.compare import (
     runs_by_method,
     scored,
 )
-from communis.results.estimate import WITHIN, Estimate
+from communis.results.estimate import UNCLEAR, Estimate
 from communis.results.finished import Finished
 
 CALIBRATION = ("nll", "brier", "ece")
@@ -102,4 +102,4 @@ def mark(verdict: str) -> str:
     and for those with too few seeds to tell."""
     if verdict == "":
         return "*"
-    return "~" if verdict == WITHIN else ""
+    return "~" if verdict == UNCLEAR else ""

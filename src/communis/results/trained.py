@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import torch
 
+from communis.core.arrays import Array
 from communis.core.contract import Card, Client, Modality, Model
 from communis.core.disk import DamagedError
 from communis.core.errors import CommunisError
@@ -78,6 +80,22 @@ class Trained:
         table = pd.DataFrame(self._learned.predictions(learned).to_pandas())
         table.insert(0, "round", learned.round)
         return table
+
+    def arrays(self, round: int | str = "last") -> tuple[Array, Array, Array] | None:
+        """Clients, targets and scores of `predictions`; None where the targets are no classes."""
+        learned = self._of_round(round)
+        if not learned.predictions:
+            return None
+        table = self._learned.predictions(learned).combine_chunks()
+        columns = {name: table[name].combine_chunks() for name in ("client", "target", "scores")}
+        if not pa.types.is_integer(columns["target"].type):
+            return None
+        scores = columns["scores"].flatten().to_numpy(zero_copy_only=False)
+        return (
+            columns["client"].to_numpy(),
+            columns["target"].to_numpy(),
+            scores.reshape(len(table), -1),
+        )
 
     def model(self, client: int, round: int | str = "last") -> Predictor:
         """The model of a client as it predicts, with its preprocessing. round: `last`, `best` (by

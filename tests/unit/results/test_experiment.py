@@ -40,6 +40,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     "Test .* of every client": ("clients", "client_scores"),
     "Test .* by the sensors": ("sensor_scores",),
     "Test F1 of every class": ("class_scores",),
+    "Which classes are taken": ("confusions",),
     "Test .* of every method in every cell": ("scores", "differences", "levels"),
     "Test .* as maps": ("scores",),
     "Other scores": ("scores",),
@@ -163,6 +164,15 @@ def targets(home: Path) -> None:
         write(home, method, seed, history, seconds=spent, joules=spent, target=0.5)
 
 
+def kept(home: Path) -> None:
+    """Kept predictions, of which some are not finite."""
+    for method, seed in product(("fedavg", "local"), range(2)):
+        about = {"labels": ["walking", "sitting", "falling"]}
+        path = write(home, method, seed, {"test.accuracy": [{0: 0.5, 1: 0.75}]}, fleet=about)
+        scores = [[1, 0, 0], [0, 1, 0], [1, 0, 0], [math.nan, 0, 1], [0, 1, 0]]
+        folders.keep(path, [0, 0, 1, 1, 1], [0, 1, 1, 1, 1], scores)
+
+
 def welcoming(home: Path) -> None:
     """Newcomers, whom only two of three methods serve."""
     newcomers.write(home)
@@ -181,6 +191,7 @@ SHAPES: Mapping[str, Callable[[Path], None]] = {
         common_space,
         alike,
         targets,
+        kept,
         welcoming,
     )
 }

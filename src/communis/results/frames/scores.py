@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 
+import numpy as np
 import pandas as pd
 
 from communis.core.names import MOST_FREQUENT
 from communis.core.selection import SELECTS, Select
-from communis.results import breakdown, predictions
+from communis.results import breakdown, confusion, predictions
+from communis.results.alarms import Alarm
+from communis.results.alarms import alarms as find_alarms
+from communis.results.clientwise import Clientwise, clientwise
 from communis.results.compare import Row, cost, in_order, metrics, rows, runs_by_cell, weakest
 from communis.results.estimate import Estimate
 from communis.results.finished import Finished
@@ -237,6 +242,21 @@ def differences(by_cell: dict[str, list[Row]], over: Sequence[Line]) -> pd.DataF
     return frame(table, (*METHOD, "against", *ESTIMATE, "verdict"))
 
 
+def paired_differences(finished: Sequence[Finished], metric: str, select: Select) -> pd.DataFrame:
+    """The primary metric minus that of the reference, paired by client within seeds."""
+    table = []
+    for place, inside in each_cell(finished).items():
+        for row in clientwise(inside, metric, select):
+            table.append({"cell": place, **vars(row)})
+    return frame(table, ("method", "cell", *(f.name for f in fields(Clientwise)[1:])))
+
+
+def alarms(finished: Sequence[Finished], metric: str, select: Select) -> pd.DataFrame:
+    """What weakens the scores; runs: in how many this is so."""
+    table = map(vars, find_alarms(finished, metric, select))
+    return frame(table, [f.name for f in fields(Alarm)])
+
+
 def _and_all(by_cell: dict[str, list[Row]], over: Sequence[Line]) -> dict[str, Sequence[Selected]]:
     """The rows of every cell, and of a grid the lines over all cells under ALL."""
     return {**by_cell, ALL: over}
@@ -369,6 +389,27 @@ def class_scores(finished: Sequence[Finished]) -> pd.DataFrame:
         means = by_class.agg(f1=breakdown.mean, n="size").reset_index()
         parts.append(means.assign(cell=place))
     return stack(parts, (*METHOD, "class", "label", "f1", "n"))
+
+
+def confusions(finished: Sequence[Finished], select: Select) -> pd.DataFrame:
+    """Test windows by actual and predicted class; share: of the windows of the actual one."""
+    table = []
+    for place, inside in runs_by_cell(finished).items():
+        for found in confusion.confusions(inside, select):
+            shares = found.shares
+            for i, j in np.ndindex(found.windows.shape):
+                table.append(
+                    {
+                        "method": found.method,
+                        "cell": place,
+                        "label": found.labels[i],
+                        "predicted": found.labels[j],
+                        "windows": int(found.windows[i, j]),
+                        "share": float(shares[i, j]),
+                        "support": int(found.windows[i].sum()),
+                    }
+                )
+    return frame(table, (*METHOD, "label", "predicted", "windows", "share", "support"))
 
 
 def modalities(finished: Sequence[Finished], metric: str, select: Select) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pandas as pd
@@ -18,6 +19,7 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
   max-width: 1320px; margin: 2rem auto; padding: 0 1.2rem; }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 h3 { font-size: 1rem; margin: 1.2rem 0 .3rem; }
+.lead { font-size: 1.05rem; max-width: 75ch; margin: .5rem 0; }
 .note { color: var(--soft); max-width: 75ch; }
 .warning { border-left: 4px solid #dc2626; padding: .4rem .8rem; max-width: 75ch; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin-bottom: .8rem; }
@@ -37,11 +39,23 @@ svg .title { font-weight: 600; fill: var(--ink); } svg .grid { stroke: var(--lin
 img { image-rendering: pixelated; }
 .legend span { white-space: nowrap; }
 .dot { display: inline-block; width: .7em; height: .7em; border-radius: 50%; margin-right: .4em; }
+svg .mark { stroke: var(--soft); } svg .name { fill: var(--ink); } svg .end { font-weight: 600; }
+nav { margin: 1rem 0; display: flex; flex-wrap: wrap; gap: .3rem 1.1rem; }
+nav a { color: inherit; }
+th[scope=row] { color: inherit; font-weight: 400; vertical-align: middle; }
+details.part { border-top: 1px solid var(--line); padding: .3rem 0; }
+details.part > summary { font-weight: 600; font-size: 1.1rem; }
 details { margin: .4rem 0; } summary { cursor: pointer; }
 details.cell { border-left: 3px solid var(--line); padding-left: 1rem; }
 details.cell > summary { font-weight: 600; }
 pre { background: color-mix(in srgb, var(--line) 45%, transparent); padding: .8rem;
   overflow-x: auto; font-size: 13px; }
+@media (max-width: 600px) {
+  body { margin: 1rem auto; padding: 0 .8rem; }
+  svg text { font-size: 14px; }
+  .scroll th:first-child, .scroll td:first-child { position: sticky; left: 0;
+    background: var(--paper); white-space: normal; min-width: 5.5rem; max-width: 40vw; } }
+@media print { details.part > summary { display: none; } }
 """)
 
 
@@ -99,6 +113,28 @@ def unfolded(parts: Mapping[str, Markup]) -> Markup:
     return stacked(*shown)
 
 
+def part(title: str, *parts: Markup, folded: bool = True) -> tuple[str, Markup]:
+    """A part of a page with its title for the table of contents, and an address that this can link
+    to; empty without content. folded: below its title."""
+    inside = stacked(*(one for one in parts if one))
+    if not inside:
+        return title, inside
+    if folded:
+        inside = element("details", element("summary", title), inside, class_="part")
+    return title, element("section", inside, id=address(title))
+
+
+def address(title: str) -> str:
+    """The address of a part within the page."""
+    return "-".join(re.findall("[a-z0-9]+", title.lower()))
+
+
+def contents(titles: Iterable[str]) -> Markup:
+    """Links to the parts of a page."""
+    links = (element("a", title, href=f"#{address(title)}") for title in titles)
+    return element("nav", *links, aria_label="Contents")
+
+
 def dot(colour: str) -> Markup:
     return element("span", class_="dot", style=f"background:{colour}")
 
@@ -117,9 +153,11 @@ def table(
         return "text" if column in text else None
 
     def head(column: int, cell: Content) -> Markup:
-        return element("th", broken(cell), class_=kind(column))
+        return element("th", broken(cell), class_=kind(column), scope="col")
 
     def body(column: int, cell: Content) -> Markup:
+        if not column:
+            return element("th", broken(cell), class_=kind(column), scope="row")
         return element("td", broken(cell), class_=kind(column))
 
     rows = [element("tr", *(head(i, cell) for i, cell in enumerate(heads)))]
@@ -146,10 +184,11 @@ def shaded(
         tint = f"color-mix(in srgb, #2563eb {4 + 36 * share:.0f}%, transparent)"
         return element("td", f"{value:{form}}", style=f"background:{tint}")
 
-    heads = (element("th", broken(str(name))) for name in values.columns)
-    rows = [element("tr", element("th", corner), *heads)]
+    heads = (element("th", broken(str(name)), scope="col") for name in values.columns)
+    rows = [element("tr", element("th", corner, scope="col"), *heads)]
     for name, line in zip(values.index, values.to_numpy(), strict=True):
-        rows.append(element("tr", element("td", str(name)), *(cell(float(v)) for v in line)))
+        first = element("th", str(name), scope="row")
+        rows.append(element("tr", first, *(cell(float(v)) for v in line)))
     return _scrolled(rows)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 from markupsafe import Markup
@@ -14,19 +14,27 @@ from communis.results.compare import runs_by_cell
 from communis.results.finished import Finished
 from communis.results.over_cells import Line, averages, lines, mark, other_metrics
 from communis.results.report.comparison import selections
-from communis.results.report.html import figure, heading, note, row, shaded, table
+from communis.results.report.html import details, figure, heading, note, row, shaded, table
+from communis.results.report.summary import against, pictures
 from communis.results.wording.numbers import JOINT, number, plain
 from communis.results.wording.scores import counts, how_to_read
 
 
-def sections(runs: Sequence[Finished], metric: str, select: Select) -> list[Markup]:
+def sections(
+    runs: Sequence[Finished], metric: str, select: Select, shades: Mapping[str, str]
+) -> list[Markup]:
     compared = lines(runs, metric, select)
+    order = [line.method for line in compared]
     label = plain(metric)
     return [
         heading(f"Test {label} of every method in every cell"),
         _grid(compared, list(runs_by_cell(runs)), metric),
-        selections("average of", compared),
-        note(how_to_read(runs, compared, metric, select)),
+        pictures(runs, order, metric, select, shades),
+        against(runs, order, metric, select),
+        details(
+            "Other rounds to count, and differences by seed", selections("average of", compared)
+        ),
+        details("How to read these numbers", note(how_to_read(runs, compared, metric, select))),
         heading(f"Test {label} as maps"),
         note("One map per method, all with the same shades: the darker, the higher."),
         _maps(compared, runs, metric),

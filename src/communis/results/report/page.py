@@ -11,6 +11,7 @@ from markupsafe import Markup
 from communis.core.disk import regular, replace_file
 from communis.core.markup import element
 from communis.core.selection import Select
+from communis.results.alarms import alarms
 from communis.results.compare import runs_by_cell, runs_by_method, scored
 from communis.results.finished import Finished
 from communis.results.report import (
@@ -18,6 +19,7 @@ from communis.results.report import (
     attack,
     clock,
     comparison,
+    confusion,
     costs,
     graph,
     latent,
@@ -32,8 +34,18 @@ from communis.results.report import (
     updates,
     views,
 )
-from communis.results.report.html import details, document, heading, note, warning
+from communis.results.report.html import (
+    contents,
+    details,
+    document,
+    heading,
+    note,
+    part,
+    warning,
+)
 from communis.results.report.svg import colour
+from communis.results.wording.alarms import sentences
+from communis.results.wording.headline import headline
 from communis.results.wording.scores import scope
 from communis.results.wording.warnings import warnings
 
@@ -65,34 +77,71 @@ def render(
     counting = scored(runs)
     groups = runs_by_cell(counting)
     colours = {name: colour(i) for i, name in enumerate(runs_by_method(counting))}
-    parts = [element("h1", title), note(scope(runs)), *map(warning, warnings(runs))]
-    if len(groups) > 1:
-        parts += over_cells.sections(counting, metric, select)
+    first = [
+        element("h1", title),
+        *(element("p", text, class_="lead") for text in headline(counting, metric, select)),
+        *map(warning, sentences(alarms(counting, metric, select), metric, len(groups))),
+    ]
+    parts = _parts(runs, counting, groups, metric, select, targets, colours)
+    there = [(name, content) for name, content in parts if content]
+    about = [contents(name for name, _ in there), note(scope(runs)), *map(warning, warnings(runs))]
+    return document(title, [*first, *about, *(content for _, content in there)])
+
+
+def _parts(
+    runs: Sequence[Finished],
+    counting: Sequence[Finished],
+    groups: Mapping[str, Sequence[Finished]],
+    metric: str,
+    select: Select,
+    targets: Sequence[float],
+    colours: Mapping[str, str],
+) -> list[tuple[str, Markup]]:
+    """The parts of a page with their titles. What is not about scores is folded."""
+    alone = len(groups) == 1
+    if alone:
+        scores = comparison.main(counting, metric, select, colours)
+        course = comparison.course(counting, metric, colours)
+        detail = [
+            *comparison.breakdown(counting, metric, select),
+            confusion.section(counting, select),
+        ]
     else:
-        parts += comparison.sections(counting, metric, select, colours)
-    parts += [
-        newcomers.section(counting, metric, select),
-        clock.section(counting, metric, select, targets, colours),
-        traffic.section(counting, metric, select, targets),
-        costs.section(counting),
-        privacy.section(counting, metric, select),
-        attack.section(counting, metric, select, colours),
-        modalities.section(counting, metric, select),
+        scores = over_cells.sections(counting, metric, select, colours)
+        course, detail = [], []
+    cells = [
+        _cell(place, group, metric, select, targets, colours)
+        for place, group in groups.items()
+        if not alone
     ]
-    if len(groups) == 1:
-        parts += _of_one_cell(counting, colours)
-    parts += [
-        views.section(counting, metric, select),
-        uncertainty.section(counting),
-        graph.section(counting, colours),
-        sensing.section(runs),
+    return [
+        part("Scores", *scores, folded=False),
+        part("Newcomers", newcomers.section(counting, metric, select), folded=False),
+        part("Attacks", attack.section(counting, metric, select, colours), folded=False),
+        part("Round by round", *course, folded=False),
+        part("Clients, sensors and classes", *detail),
+        part("Single modalities", modalities.section(counting, metric, select)),
+        part(
+            "Time, energy and traffic",
+            clock.section(counting, metric, select, targets, colours),
+            traffic.section(counting, metric, select, targets),
+            costs.section(counting),
+        ),
+        part("Privacy", privacy.section(counting, metric, select)),
+        part(
+            "Inside the methods",
+            *(_of_one_cell(counting, colours) if alone else ()),
+            views.section(counting, metric, select),
+            uncertainty.section(counting),
+        ),
+        part("Graph and sensors", graph.section(counting, colours), sensing.section(runs)),
+        part(
+            "Every cell",
+            *([heading("Every cell by itself"), *cells] if cells else ()),
+            folded=False,
+        ),
+        part("Settings", heading("What was run"), *_configurations(runs)),
     ]
-    if len(groups) > 1:
-        parts.append(heading("Every cell by itself"))
-        for place, group in groups.items():
-            parts.append(_cell(place, group, metric, select, targets, colours))
-    parts += [heading("What was run"), *_configurations(runs)]
-    return document(title, parts)
 
 
 def _cell(

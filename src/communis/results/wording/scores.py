@@ -123,7 +123,7 @@ def how_to_read(
     if grid:
         text.append(
             "The average is taken over cells first, seed by seed, then over seeds. "
-            "* marks the best mean of a cell, ~ those that are within the spread of it."
+            "* marks the best mean of a cell, ~ those that cannot be told apart from it."
         )
     else:
         text.append("Bytes are payload per client and round.")
@@ -170,13 +170,11 @@ def _ranked(runs: Sequence[Finished], metric: str, select: Select) -> str:
 def _differences(best: Selected) -> str:
     if best.verdict:
         return "No method has a score in all of its seeds, so none is called the best."
-    seeds = best.difference.seeds
-    if seeds < FEWEST:
-        several = "s are" if seeds > 1 else " is"
-        return f"{seeds} seed{several} too few to judge any difference: run {FEWEST}."
+    if best.difference.seeds < FEWEST:
+        return ""  # an alarm says so
     return (
         f"Differences to {best.method} are paired by seed, with their 95 % interval; a method "
-        "whose interval holds zero is within the spread and cannot be told apart, nor can one with "
+        "whose interval holds zero cannot be told apart from it, nor can one with "
         f"fewer than {FEWEST} seeds in common with it. "
         "Several methods are compared at once, so read a single verdict with care."
     )

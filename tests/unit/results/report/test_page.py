@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,17 @@ from communis.results.compare import collect
 from communis.results.report import costs, views
 from communis.results.report.html import legend
 from communis.results.report.page import render
-from communis.results.report.svg import ticks
+from communis.results.report.svg import (
+    BOTTOM,
+    HEIGHT,
+    LINE,
+    Curve,
+    Whisker,
+    colour,
+    curves,
+    ticks,
+    whiskers,
+)
 from communis.results.wording.warnings import warnings
 from tests.unit import folders
 
@@ -184,3 +194,72 @@ def test_a_round_that_lacks_the_score_is_a_gap(tmp_path: Path) -> None:
     text = render(collect([tmp_path]), "accuracy", "t")
     assert "<title>alpha: 0.5 at 2</title>" in text
     assert "<title>alpha: 0.4 at 1</title>" not in text
+
+
+def test_the_contents_link_to_parts_and_what_is_no_score_is_folded(tmp_path: Path) -> None:
+    for method, seed in product(("fedavg", "local"), range(3)):
+        write(tmp_path, method, seed, 0.5 + 0.1 * (method == "fedavg") + 0.01 * seed)
+    text = render(collect([tmp_path]), "accuracy", "t")
+    links = re.findall("href='#([^']*)'", text)
+    assert links == re.findall("<section id='([^']*)'", text)
+    assert links[:2] == ["scores", "round-by-round"]
+    assert "newcomers" not in links
+    for name in ("clients-sensors-and-classes", "privacy", "settings"):
+        assert f"<section id='{name}'><details class='part'><summary>" in text
+    assert "<section id='scores'><h2>" in text
+
+
+def test_tables_say_what_their_heads_are_of(tmp_path: Path) -> None:
+    write(tmp_path, "alpha", 0, 0.5)
+    text = render(collect([tmp_path]), "accuracy", "t")
+    rows = re.findall("<tr>(.*?)</tr>", text)
+    assert rows
+    for row in rows:
+        assert row.startswith(("<th scope='row'", "<th class='text' scope=", "<th scope='col'"))
+    assert "<th>" not in text
+
+
+def test_line_ends_have_names_and_lines_have_dashes() -> None:
+    """One below the other where ends meet; of many lines the legend alone has them."""
+    lines = [Curve(f"method {i}", colour(i), [1, 2], [0, 1], [0, 1], [0, 1]) for i in range(3)]
+    text = curves(lines, "t", "x", "y")
+    downs = [float(y) for y in re.findall(r"y='([\d.]+)' style='[^']*' class='end'", text)]
+    assert len(downs) == 3
+    assert all(b - a >= LINE - 0.1 for a, b in pairwise(downs))
+    assert max(downs) <= HEIGHT - BOTTOM + 4
+    assert len(set(re.findall("stroke-dasharray='([^']*)'", text))) == 2  # and one without
+    assert "class='end'" not in curves(lines[:1], "t", "x", "y")
+    many = [Curve(str(i), colour(i), [1], [0], [0], [0]) for i in range(13)]
+    assert "class='end'" not in curves(many, "t", "x", "y")
+    assert "a very long nam…</text>" in curves(
+        [Curve("a very long name of a method", "#000", [1], [0], [0], [0]), lines[0]], "t", "x", "y"
+    )
+
+
+def test_intervals_are_drawn_where_there_are_some() -> None:
+    rows = [
+        Whisker("a <b>", "#111", 0.5, 0.4, 0.6, [0.45, 0.55]),
+        Whisker("few", "#222", 0.5, math.nan, math.nan),
+        Whisker("diverged", "#333", math.nan, math.nan, math.nan),
+    ]
+    text = whiskers(rows, "t", "score", {"chance": 0.1})
+    assert text.count("stroke-width='2'") == 1
+    assert text.count("fill='none'") == 2  # rings of seeds
+    assert "a &lt;b&gt;" in text
+    assert "diverged" not in text
+    assert "chance" in text
+    assert "nan" not in text
+    assert "nothing was evaluated" in whiskers(rows[2:], "t", "score", {})
+
+
+def test_scores_have_one_scale_of_shades(tmp_path: Path) -> None:
+    """The same score has the same shade in the tables of clients and of sensors."""
+    for seed, method in product(range(2), ("alpha", "beta")):
+        values = {0: 0.25, 1: 0.5 + 0.25 * (method == "beta")}
+        folders.write(tmp_path / f"{method}{seed}", method, seed, {"test.accuracy": [values]})
+    text = render(collect([tmp_path]), "accuracy", "t")
+    shades = {}
+    for shade, value in re.findall(r"#2563eb (\d+)%, transparent\)'>([\d.]+)</td>", text):
+        shades.setdefault(value, set()).add(shade)
+    assert len(shades) > 2
+    assert all(len(found) == 1 for found in shades.values())

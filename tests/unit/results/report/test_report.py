@@ -71,7 +71,7 @@ def test_the_report_is_one_well_formed_file(home: Path) -> None:
     parser.feed(text)
     assert parser.open == []
     assert parser.rows > 20
-    assert text.count("<svg") == 4  # three charts, and who owns what
+    assert text.count("<svg") == 6  # scores, differences, three charts, and who owns what
     assert outside(text) == []
     for word in ("fedavg", "local", "weakest", "m0 alone", "too few seeds", "seed"):
         assert word in text
@@ -81,8 +81,9 @@ def test_the_report_is_one_well_formed_file(home: Path) -> None:
 
 
 def outside(text: str) -> list[str]:
-    """Scripts and addresses in a page; the name of SVG's language is no address."""
-    text = text.replace("xmlns='http://www.w3.org/2000/svg'", "")
+    """Scripts and addresses in a page; the name of SVG's language is no address, and parts of the
+    page are no other place."""
+    text = text.replace("xmlns='http://www.w3.org/2000/svg'", "").replace("href='#", "")
     return [word for word in ("<script", "http://", "https://", "src=", "href=") if word in text]
 
 
@@ -131,7 +132,7 @@ def test_a_single_point_is_drawn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "high"), [(0, 1), (0.41, 0.87), (-3, 1e6), (5, 5), (0, 0), (1e-9, 2e-9)]
+    ("low", "high"), [(0, 1), (0.41, 0.87), (-3, 1e6), (5, 5), (0, 0), (1e-9, 2e-9), (-1e-17, 0)]
 )
 def test_ticks_span_the_range_with_round_numbers(low: float, high: float) -> None:
     found = ticks(low, high)

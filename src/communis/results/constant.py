@@ -1,0 +1,55 @@
+"""What it scores to say the same class always: the one that the members' test windows have most
+often. No method sees these labels, so a method that is no better has learned nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from communis.core.pooled import MEAN, of_client, sibling
+from communis.core.selection import Select
+from communis.results.clientwise import Scores, client_scores
+from communis.results.finished import Finished
+
+ACCURACY = "accuracy"
+
+
+def constant_scores(runs: Sequence[Finished], metric: str, select: Select) -> Scores:
+    """The score of every client of these runs, had its prediction been the most frequent class; of
+    a pooled score its own. Empty for other scores than accuracy and macro-F1."""
+    name = of_client(metric)
+    scores = client_scores(runs, metric, select)
+    found = {}
+    for run in runs:
+        table = windows(run, name)
+        if len(table) and name in (sibling(name, ACCURACY), sibling(name, MEAN)):
+            said = table.sum().idxmax()
+            share = table[said] / table.sum(axis=1)
+            # F1 of that class, and 0 of every other that the client has.
+            classes = (table.drop(columns=said) > 0).sum(axis=1) + 1
+            f1 = 2 * share / (1 + share) / classes
+            value = share if name == sibling(name, ACCURACY) else f1
+            own = scores[run.seed, run.place].index
+            found[run.seed, run.place] = value.reindex(own)
+    return found
+
+
+def windows(run: Finished, metric: str) -> pd.DataFrame:
+    """Clients x classes: the test windows of each class in the last evaluated round, by the
+    metric's task. Empty where there are no classes."""
+    return _by_class(run, sibling(metric, "f1"), "support")
+
+
+def predicted(run: Finished, metric: str) -> pd.DataFrame:
+    """Clients x classes: the test windows that were predicted as each class, in the last evaluated
+    round. Empty where this was not counted."""
+    return _by_class(run, sibling(metric, "said"), "value")
+
+
+def _by_class(run: Finished, name: str, value: str) -> pd.DataFrame:
+    table = run.last_scores
+    rows = table[(table["metric"] == name) & (table["split"] == "test") & table["own"]]
+    wide = rows.pivot_table(value, "client", "class", aggfunc="sum", fill_value=0)
+    return wide.replace([np.inf, -np.inf], np.nan)
