@@ -266,7 +266,7 @@ class Trained:
         """Refuses scales of other channels than the windows have."""
         for m, scale in scales.items():
             channels = self.format.shapes.get(m, (0,))[0]
-            if scale.mean.shape != (channels,):
+            if not scale.mean.shape == scale.deviation.shape == (channels,):
                 raise DamagedError(
                     f"{self.path / INDEX}: its scale of {m} is not one of {channels} channels; "
                     f"{WAY_OUT}"

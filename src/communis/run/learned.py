@@ -131,10 +131,11 @@ class LearnedFolder:
         name."""
         disk.sync(self.run)
         disk.write_json(self.run / INDEX, _as_table(index), self.owner)
+        needed = index.files
         for path in self.folder.iterdir():
             name = path.name.removesuffix(".partial")
             written = MODEL_NAME.fullmatch(name) or PREDICTIONS_NAME.fullmatch(name)
-            if written and path.name not in index.files:
+            if written and path.name not in needed:
                 disk.remove(path)
 
     def holds(self, last: int, best: int) -> bool:
