@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from communis.fleet.fleet import Fleet
+from communis.models import own_sources
 from communis.results.predictor import Predictor
 from communis.results.trained import Trained
 from communis.run.config import Config, load
@@ -67,6 +68,17 @@ def test_networks_of_the_user_predict_what_the_run_predicted(network: str, tmp_p
     """Also those with tensors that are in no state, and so in no file."""
     config = config_of("method.name=fedper", f'fleet.models=["tests.own_networks:{network}"]')
     predicts_alike(finished(config, tmp_path), tmp_path)
+
+
+def test_another_source_of_a_network_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    finished(config_of('fleet.models=["tests.own_networks:Frozen"]', "run.rounds=1"), tmp_path)
+    Trained(tmp_path).model(0)
+    assert not caplog.records
+    monkeypatch.setattr(own_sources, "digest", lambda _: "another")
+    Trained(tmp_path).model(0)
+    assert "the source of tests.own_networks:Frozen has changed since it was trained" in caplog.text
 
 
 def predicts_alike(fleet: Fleet, folder: Path) -> None:

@@ -206,8 +206,8 @@ def results(
         view = comparison(table, metric)
     raised = alarms_in_words(alarms(seen, metric, select), metric, len(places))
     first = " ".join(headline(seen, metric, select))
-    parts: list[RenderableType] = [f"{first}\n"]
-    parts += [Text(f"alarm: {text}\n", style="yellow") for text in raised]
+    parts: list[RenderableType] = [Text(f"{visible(first)}\n")]
+    parts += [Text(f"alarm: {visible(text)}\n", style="yellow") for text in raised]
     parts.append(view)
     words = f"{scope(runs)} {how_to_read(seen, compared, metric, select)}"
     if new := newcomers(seen, metric, select):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from communis.core.contract import Batch, Client, Modality, Prediction
+from communis.core.errors import CommunisError
 from communis.core.samples import Scale, TensorSamples
 from communis.core.tasks import CONSTANT
 from communis.data.recordings.cut import LEAST_PRESENT
@@ -109,14 +110,25 @@ class Predictor(nn.Module):
     def batch(self, inputs: Inputs, present: Inputs) -> Batch:
         """The windows as the network takes them: normalised, with zeros where nothing was sensed,
         and with which sensors each window has."""
-        given = next(x for m, x in inputs.items() if m in self.modalities)
+        own = {m: x for m, x in inputs.items() if m in self.modalities}
+        given = next(iter(own.values()), None)
+        if given is None:
+            raise CommunisError(
+                f"the model takes windows of {', '.join(self.modalities)}; got "
+                f"{', '.join(inputs) or 'none'}"
+            )
         values = {}
         there = {}
         for m in self._encoded:
-            x = inputs.get(m) if m in self.modalities else None
+            shape = self.format.shapes[m]
+            x = own.get(m)
             if x is None:
-                shape = self.format.shapes[m]
                 x = torch.full((given.shape[0], *shape), torch.nan, device=given.device)
+            elif tuple(x.shape[1:]) != tuple(shape):
+                raise CommunisError(
+                    f"windows of {m} have shape {tuple(x.shape[1:])}; the model takes "
+                    f"{tuple(shape)}, channels first"
+                )
             x = x.movedim(1, -1)  # channels last, as in training
             kind = self.format.kinds[m]
             known = torch.isfinite(x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +29,7 @@ from communis.run.config import Config, load
 from communis.run.folder import RunFolder
 from communis.run.learned import FOLDER, INDEX, WAY_OUT, Index, Learned, LearnedFolder, RoundLearned
 
+log = logging.getLogger("communis")
 COMMON = -1  # the client's number of the common model
 HAVE_ONE = "fedavg, fedprox, scaffold, relief and other methods that send the whole model have one"
 
@@ -245,6 +247,12 @@ class Trained:
                 "the configuration of the run"
             )
         kind = kinds[name]
+        if isinstance(kind, Own) and kind.digest != self.index.networks.get(name):
+            log.warning(
+                "%s: the source of %s has changed since it was trained; predictions may differ",
+                self.path,
+                name,
+            )
         mixed = len({entry["model"] for entry in self._folder.fleet()["clients"]}) > 1
         streams = Streams(self.config.seed)
         model, _ = equipped(kind, shapes, self.format, self._method, mixed, streams)
@@ -276,7 +284,7 @@ class Trained:
         """Refuses scales of other channels than the windows have."""
         for m, scale in scales.items():
             channels = self.format.shapes.get(m, (0,))[0]
-            if scale.mean.shape != (channels,):
+            if not scale.mean.shape == scale.deviation.shape == (channels,):
                 raise DamagedError(
                     f"{self.path / INDEX}: its scale of {m} is not one of {channels} channels; "
                     f"{WAY_OUT}"

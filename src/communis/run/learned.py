@@ -72,6 +72,8 @@ class Index:
     best: int  # the best round by validation; 0: not known
     scales: Mapping[Modality, Scale]  # over the training windows of all clients
     rounds: Mapping[int, RoundLearned] = field(default_factory=dict)
+    # The digest of the source of every network of the user, by its name.
+    networks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def files(self) -> dict[str, str]:
@@ -129,10 +131,11 @@ class LearnedFolder:
         name."""
         disk.sync(self.run)
         disk.write_json(self.run / INDEX, _as_table(index), self.owner)
+        needed = index.files
         for path in self.folder.iterdir():
             name = path.name.removesuffix(".partial")
             written = MODEL_NAME.fullmatch(name) or PREDICTIONS_NAME.fullmatch(name)
-            if written and path.name not in index.files:
+            if written and path.name not in needed:
                 disk.remove(path)
 
     def holds(self, last: int, best: int) -> bool:
@@ -272,7 +275,13 @@ def _as_table(index: Index) -> dict[str, Any]:
         for learned in index.rounds.values()
     }
     scales = _written(index.scales)
-    return {"last": index.last, "best": index.best, "scales": scales, "rounds": rounds}
+    return {
+        "last": index.last,
+        "best": index.best,
+        "scales": scales,
+        "rounds": rounds,
+        "networks": dict(index.networks),
+    }
 
 
 def _from_table(table: Mapping[str, Any]) -> Index:
@@ -293,7 +302,8 @@ def _from_table(table: Mapping[str, Any]) -> Index:
             {model: _name(file, MODEL_NAME) for model, file in entry["common"].items()},
             str(entry["lacking"]),
         )
-    return Index(int(table["last"]), int(table["best"]), _read(table["scales"]), rounds)
+    scales = _read(table["scales"])
+    return Index(int(table["last"]), int(table["best"]), scales, rounds, dict(table["networks"]))
 
 
 def _written(scales: Mapping[Modality, Scale]) -> dict[str, Any]:

@@ -37,6 +37,8 @@ from communis.exchange.messages import (
 )
 from communis.exchange.privacy.settings import PrivacyConfig
 from communis.fleet.fleet import AnyMethod, Fleet
+from communis.models.own import Own
+from communis.models.zoo import description
 from communis.run.backends.choice import backend_of
 from communis.run.backends.machine import one_thread
 from communis.run.best import RunState, best_round
@@ -222,8 +224,10 @@ class Run:
             windows = self._fleet.fleet.windows
             learned = folder.write_round(after.round, self._learned(after), common, windows)
             rounds[after.round] = replace(learned, lacking=lacking)
-        scales = self._fleet.fleet.common_scales()
-        folder.write_index(Index(self.round, best, scales, rounds))
+        fleet = self._fleet.fleet
+        kinds = map(description, dict.fromkeys(fleet.chosen))
+        networks = {kind.name: kind.digest for kind in kinds if isinstance(kind, Own)}
+        folder.write_index(Index(self.round, best, fleet.common_scales(), rounds, networks))
 
     def _learned(self, after: RunState) -> Iterator[Answer]:
         """Yields what was learned up to a round for every client that is scored after it. A client

@@ -140,6 +140,8 @@ def _shown(found: Look, before: Look, hurt: Path, folder: Path) -> Outcome:
         refused |= outcome is not None
         if outcome is None and said.text != known.text and hurt.name != "config.toml":
             return Outcome("silent difference", _first_difference(said.text, known.text))
+    named = found.page.count(hurt.name) > before.page.count(hurt.name)
+    refused |= named  # the page goes on without what was in the file, and says so
     if not refused and found.page != before.page and hurt.name != "config.toml":
         return Outcome("silent difference", f"page: {_first_difference(found.page, before.page)}")
     return REFUSED if refused else SURVIVED

@@ -106,13 +106,13 @@ def test_compare_does_not_mix_results_of_devices_that_have_changed(
     devices.write_text(devices.read_text("utf-8").replace("1e9", "4e9"), "utf-8")
     assert call(monkeypatch, *arguments) == 0  # nothing is left to do
     assert call(monkeypatch, *arguments, "--seeds", "2") == 2
-    assert "other device profiles or pretrained weights" in capsys.readouterr().err
+    assert "other device profiles, pretrained weights or models" in capsys.readouterr().err
     half = tmp_path / "c" / "fedavg" / "seed1"
     half.mkdir()
     text = (half.parent / "seed0" / "config.toml").read_text("utf-8")
     (half / "config.toml").write_text(text.replace("seed = 0", "seed = 1", 1), "utf-8")
     assert call(monkeypatch, "resume", str(tmp_path / "c"), "--quiet") == 2
-    assert "other device profiles or pretrained weights" in capsys.readouterr().err
+    assert "other device profiles, pretrained weights or models" in capsys.readouterr().err
     shutil.rmtree(half)
     assert call(monkeypatch, *arguments, "--name", "d") == 0
     first, second = (collect([tmp_path / home])[0] for home in "cd")

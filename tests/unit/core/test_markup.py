@@ -109,6 +109,14 @@ def _name(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
+def _live(word: ast.keyword) -> bool:
+    """Whether an attribute can do something. A link within the page can not."""
+    if word.arg == "href" and isinstance(word.value, ast.JoinedStr):
+        first = word.value.values[0]
+        return not (isinstance(first, ast.Constant) and str(first.value).startswith("#"))
+    return word.arg is None or bool(LIVE.fullmatch(word.arg.rstrip("_")))
+
+
 def _calls(call: ast.Call, marks: bool) -> Iterator[str]:
     if _name(call) == "Markup":
         if not marks:
@@ -118,7 +126,7 @@ def _calls(call: ast.Call, marks: bool) -> Iterator[str]:
     if _name(call) == "element":
         if not isinstance(call.args[0], ast.Constant) or call.args[0].value == "script":
             yield "a tag that is not fixed, or a script"
-        if any(word.arg is None or LIVE.fullmatch(word.arg.rstrip("_")) for word in call.keywords):
+        if any(map(_live, call.keywords)):
             yield "attributes that are not fixed, or live"
     if isinstance(call.func, ast.Attribute) and call.func.attr in ("unescape", "Markup"):
         yield f"{call.func.attr}() undoes escaping"
@@ -163,6 +171,8 @@ def test_nobody_else_writes_markup() -> None:
         "element('p', **names)",
         "element('p', onclick='a')",
         "element('a', href=name)",
+        "element('a', href=f'{name}')",
+        "element('a', href=f'x:{name}')",
     ],
 )
 def test_what_is_found(source: str) -> None:
@@ -170,7 +180,14 @@ def test_what_is_found(source: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ['"a < b"', 'f"{a} <= {b}"', '"""Of <b>."""', "element('p', 'a', class_='b')"]
+    "source",
+    [
+        '"a < b"',
+        'f"{a} <= {b}"',
+        '"""Of <b>."""',
+        "element('p', 'a', class_='b')",
+        "element('a', href=f'#{name}')",
+    ],
 )
 def test_what_is_not(source: str) -> None:
     assert not faults(source)

@@ -301,6 +301,18 @@ def test_from_python(home: Path) -> None:
     assert "fedavg" in results._repr_html_()
 
 
+def test_windows_that_the_model_does_not_take_are_refused(home: Path) -> None:
+    results = communis.open(home)
+    model = next(m for m in map(results.model, range(5)) if m.modalities == ("m0",))
+    with pytest.raises(CommunisError, match="takes windows of m0; got gyro"):
+        model({"gyro": torch.zeros(2, 2, 16)})
+    with pytest.raises(CommunisError, match="takes windows of m0; got none"):
+        model({})
+    with pytest.raises(CommunisError, match=r"m0 have shape \(16, 2\); the model takes \(2, 16\)"):
+        model({"m0": torch.zeros(2, 16, 2)})
+    assert model({"m0": torch.zeros(0, 2, 16)}).shape == (0, 3)
+
+
 def test_one_run_of_several_is_asked_for(tmp_path: Path) -> None:
     for seed in (0, 1):
         finished(tmp_path / str(seed), "run.rounds=1", f"seed={seed}")
