@@ -111,12 +111,11 @@ def test_live_html_is_told_from_text(text: str, live: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", KINDS)
-def test_every_kind_can_be_tried(name: str, tmp_path: Path) -> None:
-    """Some seconds of it do no harm."""
+def test_every_kind_can_be_tried(tmp_path: Path) -> None:
+    """Some seconds of each do no harm."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.faults.assault", "--only", name, "--minutes", "0.1",
-         "--workers", "1", "--results", str(tmp_path / "r.jsonl")],
+        [sys.executable, "-m", "tests.faults.assault", "--minutes", "0.7", "--workers", "1",
+         "--results", str(tmp_path / "r.jsonl")],
         capture_output=True,
         text=True,
         env=os.environ,
@@ -124,4 +123,5 @@ def test_every_kind_can_be_tried(name: str, tmp_path: Path) -> None:
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert name in read(tmp_path / "r.jsonl") or "left out" in done.stdout
+    tried = {*read(tmp_path / "r.jsonl")}
+    assert tried == {*KINDS} - ({"cuts"} if "left out" in done.stdout else set())

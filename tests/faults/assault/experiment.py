@@ -275,6 +275,8 @@ def _placeless(said: LogToStderr, folder: Path, page: Path) -> LogToStderr:
 
 
 def _timeless(value: Any) -> Any:
+    """The value without seconds, and without the sentences that name some."""
     if isinstance(value, dict):
-        return {k: _timeless(v) for k, v in value.items() if not k.startswith("seconds")}
+        timed = [key for key in value if key.startswith(("seconds", "summary"))]
+        return {key: _timeless(inner) for key, inner in value.items() if key not in timed}
     return [_timeless(one) for one in value] if isinstance(value, list) else value
