@@ -102,7 +102,7 @@ def _never_predicted(
     for run in group:
         said = predicted(run, metric).sum()
         there = windows(run, metric).sum()
-        if len(said) and not said.isna().any():
+        if len(said) and math.isfinite(said.sum()):
             for label, count in there.items():
                 if count and not said.get(label, 0):
                     shares.setdefault(int(str(label)), []).append(count / there.sum())

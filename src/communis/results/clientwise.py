@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
@@ -110,8 +111,9 @@ def against(
         for seed in sorted({seed for seed, _ in own})
         if all((seed, place) in own and (seed, place) in theirs for place in places)
     ]
-    table = _differences([(seed, place) for seed in seeds for place in places], own, theirs)
-    values = table.to_numpy().T.reshape(len(seeds), len(places), len(table))
+    both = [(seed, place) for seed in seeds for place in places]
+    table = _differences(both, own, theirs) if both else np.empty((0, 0))
+    values = table.reshape(len(seeds), len(places), table.shape[1])
     found = Clientwise(
         method,
         base,
@@ -119,7 +121,7 @@ def against(
         low=math.nan,
         high=math.nan,
         seeds=len(seeds),
-        clients=len(table),
+        clients=table.shape[1],
         better=0,
         worse=0,
         p=math.nan,
@@ -142,47 +144,56 @@ def against(
     return replace(found, low=low, high=high, p=p)
 
 
-def _differences(both: Sequence[tuple[int, str]], own: Scores, theirs: Scores) -> pd.DataFrame:
-    """Clients x runs: differences of the clients that both methods scored in a run; NaN where a
+def _differences(both: Sequence[tuple[int, str]], own: Scores, theirs: Scores) -> Array:
+    """Runs x clients: differences of the clients that both methods scored in a run; NaN where a
     client was not scored, infinite where a score is not finite."""
-    columns = {}
+    rows = []
     for key in both:
-        one, other = own[key].align(theirs[key], join="inner")
+        one, other = own[key], theirs[key]
+        if not one.index.equals(other.index):
+            one, other = one.align(other, join="inner")
         difference = one - other
-        columns[key] = difference.where(np.isfinite(difference), math.inf)
-    return pd.DataFrame(columns, columns=pd.MultiIndex.from_tuples(both) if both else [])
+        rows.append(difference.where(np.isfinite(difference), math.inf))
+    if any(not row.index.equals(rows[0].index) for row in rows):
+        return pd.concat(rows, axis=1, keys=range(len(rows))).to_numpy().T
+    return np.array([row.to_numpy() for row in rows]).reshape(len(rows), -1)
 
 
 def interval(values: Array) -> tuple[float, float, float]:
     """The 95 % interval of the mean of differences (seeds, cells, clients), and the two-sided
     p-value of its being zero. NaN: a client that was not scored. The draws are the same each time.
     """
-    generator = Streams(0).generator("resample")
     seeds, cells, clients = values.shape
     there = ~np.isnan(values)
     sums = np.where(there, values, 0.0).reshape(seeds * cells, clients)
     counts = there.reshape(seeds * cells, clients).astype(float)
     if clients > MANY:
-        group = generator.permutation(clients) % MANY
+        group = Streams(0).generator("resample", clients).permutation(clients) % MANY
         sums = np.stack([np.bincount(group, row, MANY) for row in sums])
         counts = np.stack([np.bincount(group, row, MANY) for row in counts])
-    units = sums.shape[1]
-    drawn = generator.integers(0, units, (RESAMPLES, units))
-    drawn += np.arange(RESAMPLES)[:, None] * units
-    times = np.bincount(drawn.ravel(), minlength=RESAMPLES * units).reshape(RESAMPLES, units)
+    times, chosen = _draws(sums.shape[1], seeds)
     plain = sums.sum(1) / counts.sum(1)
-    who = times.astype(float) @ counts.T
-    means = np.divide(times.astype(float) @ sums.T, who, out=np.tile(plain, (RESAMPLES, 1)),
-                      where=who > 0)  # fmt: skip
+    who = times @ counts.T
+    everybody = np.tile(plain, (RESAMPLES, 1))  # where nobody of a run was drawn
+    means = np.divide(times @ sums.T, who, out=everybody, where=who > 0)
     by_seed = means.reshape(RESAMPLES, seeds, cells).mean(2)
     of_seed = plain.reshape(seeds, cells).mean(1)
-    chosen = generator.integers(0, seeds, (RESAMPLES, seeds))
     stretch = QUANTILES[min(seeds - 1, len(QUANTILES)) - 1] / NORMAL
     away = of_seed[chosen].mean(1) - of_seed.mean()
     draws = np.take_along_axis(by_seed, chosen, 1).mean(1) + (stretch - 1) * away
     low, high = np.quantile(draws, [LEVEL / 2, 1 - LEVEL / 2])
     beyond = min((draws <= 0).sum(), (draws >= 0).sum())
     return float(low), float(high), min(1.0, 2 * (1 + float(beyond)) / (1 + RESAMPLES))
+
+
+@lru_cache(maxsize=4)
+def _draws(units: int, seeds: int) -> tuple[Array, Array]:
+    """How many times every unit was drawn (draws, units), and the seeds of every draw."""
+    generator = Streams(0).generator("resample", units, seeds)
+    drawn = generator.integers(0, units, (RESAMPLES, units))
+    drawn += np.arange(RESAMPLES)[:, None] * units
+    times = np.bincount(drawn.ravel(), minlength=RESAMPLES * units).reshape(RESAMPLES, units)
+    return times.astype(float), generator.integers(0, seeds, (RESAMPLES, seeds))
 
 
 def judged(compared: Sequence[Clientwise], metric: str) -> list[Clientwise]:

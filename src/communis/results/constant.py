@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 
-from communis.core.pooled import MEAN, of_client, sibling
+from communis.core.pooled import MEAN, SAID, of_client, sibling
 from communis.core.selection import Select
 from communis.results.clientwise import Scores, client_scores
 from communis.results.finished import Finished
@@ -39,17 +38,10 @@ def constant_scores(runs: Sequence[Finished], metric: str, select: Select) -> Sc
 def windows(run: Finished, metric: str) -> pd.DataFrame:
     """Clients x classes: the test windows of each class in the last evaluated round, by the
     metric's task. Empty where there are no classes."""
-    return _by_class(run, sibling(metric, "f1"), "support")
+    return run.by_class(sibling(metric, "f1"), "support")
 
 
 def predicted(run: Finished, metric: str) -> pd.DataFrame:
     """Clients x classes: the test windows that were predicted as each class, in the last evaluated
     round. Empty where this was not counted."""
-    return _by_class(run, sibling(metric, "said"), "value")
-
-
-def _by_class(run: Finished, name: str, value: str) -> pd.DataFrame:
-    table = run.last_scores
-    rows = table[(table["metric"] == name) & (table["split"] == "test") & table["own"]]
-    wide = rows.pivot_table(value, "client", "class", aggfunc="sum", fill_value=0)
-    return wide.replace([np.inf, -np.inf], np.nan)
+    return run.by_class(sibling(metric, SAID), "value")

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import StatisticsError, fmean
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
 
@@ -330,7 +331,35 @@ class Finished:
         """The mean of `by_client` over clients, or the pooled score; NaN if there is none."""
         if is_pooled(metric):
             return self._pooled(metric, select, by or metric)
-        return float(self.by_client(metric, select, by).mean(skipna=False))
+        key = metric, select, by or metric
+        if key not in self._finals:
+            self._finals[key] = float(self.by_client(metric, select, by).mean(skipna=False))
+        return self._finals[key]
+
+    @cached_property
+    def _finals(self) -> dict[tuple[str, Select, str], float]:
+        """The results of `final` that are means over clients."""
+        return {}
+
+    def by_class(self, metric: str, column: str) -> pd.DataFrame:
+        """Clients x classes: a column of the test scores by class, of clients with all their
+        sensors, in the last evaluated round. Empty where there are none."""
+        key = metric, column
+        if key not in self._classes:
+            table = self.last_scores
+            counting = (table["metric"] == metric) & (table["split"] == "test") & table["own"]
+            rows = table[counting]
+            clients, down = np.unique(rows["client"], return_inverse=True)
+            classes, across = np.unique(rows["class"], return_inverse=True)
+            values = np.zeros((len(clients), len(classes)))
+            np.add.at(values, (down, across), rows[column].to_numpy(float))
+            self._classes[key] = pd.DataFrame(values, clients, classes)
+        return self._classes[key]
+
+    @cached_property
+    def _classes(self) -> dict[tuple[str, str], pd.DataFrame]:
+        """The results of `by_class`."""
+        return {}
 
     def _pooled(self, metric: str, select: Select, by: str) -> float:
         """The macro-F1 of the windows of all clients together, each in the round that counts for

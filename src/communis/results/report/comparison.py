@@ -25,7 +25,7 @@ from communis.results.report.html import (
     shaded,
     table,
 )
-from communis.results.report.summary import against, pictures
+from communis.results.report.summary import pictures
 from communis.results.report.svg import curves, drawn
 from communis.results.wording.numbers import count, kilobytes, number, plain, versus
 from communis.results.wording.scores import CHOICES, choices, counts, how_to_read
@@ -56,13 +56,14 @@ def main(
     """The methods by their scores and costs."""
     compared = rows(runs, metric, select)
     order = [row.method for row in compared]
+    drawn_scores, differences = pictures(runs, order, metric, select, shades, explained)
     read = note(how_to_read(runs, compared, metric, select))
     return [
         heading("Which method serves this fleet, at which cost?"),
-        pictures(runs, order, metric, select, shades),
+        drawn_scores,
         _scores(compared, shades),
         _costs(compared, shades),
-        against(runs, order, metric, select, explained),
+        differences,
         details(
             f"Other rounds to count, and differences to {order[0]} by seed"
             if len(order) > 1

@@ -15,7 +15,7 @@ from communis.results.finished import Finished
 from communis.results.over_cells import Line, averages, lines, mark, other_metrics
 from communis.results.report.comparison import selections
 from communis.results.report.html import details, figure, heading, note, row, shaded, table
-from communis.results.report.summary import against, pictures
+from communis.results.report.summary import pictures
 from communis.results.wording.numbers import JOINT, number, plain
 from communis.results.wording.scores import counts, how_to_read
 
@@ -29,8 +29,7 @@ def sections(
     return [
         heading(f"Test {label} of every method in every cell"),
         _grid(compared, list(runs_by_cell(runs)), metric),
-        pictures(runs, order, metric, select, shades),
-        against(runs, order, metric, select),
+        *pictures(runs, order, metric, select, shades),
         details(
             "Other rounds to count, and differences by seed", selections("average of", compared)
         ),

@@ -37,11 +37,12 @@ def pictures(
     metric: str,
     select: Select,
     colours: Mapping[str, str],
-) -> Markup:
-    """Of a grid the means over cells; empty for a single method. order: the methods, the best
-    first."""
+    explained: bool = False,
+) -> tuple[Markup, Markup]:
+    """The pictures, and the differences in numbers. Of a grid the means over cells; both are empty
+    for a single method. order: the methods, the best first."""
     if len(order) < 2:
-        return EMPTY
+        return EMPTY, EMPTY
     compared = clientwise(runs, metric, select)
     base = compared[0].against
     label = plain(of_client(metric))
@@ -57,22 +58,8 @@ def pictures(
         f"difference to {base}",
         {"no difference": 0.0},
     )
-    return charts(scores, differences)
-
-
-def against(
-    runs: Sequence[Finished],
-    order: Sequence[str],
-    metric: str,
-    select: Select,
-    explained: bool = False,
-) -> Markup:
-    """The differences in numbers; empty for a single method."""
-    if len(order) < 2:
-        return EMPTY
-    compared = clientwise(runs, metric, select)
-    shown = _table(compared, compared[0].against)
-    return shown if explained else stacked(shown, note(ABOUT + FEW))
+    about = EMPTY if explained else note(ABOUT + FEW)
+    return charts(scores, differences), stacked(_table(compared, base), about)
 
 
 def _scores(

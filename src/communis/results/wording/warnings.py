@@ -3,7 +3,7 @@ and clients that cannot learn from each other."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from communis.core.names import BY_MODEL
 from communis.exchange.wire import NOT_FINITE
@@ -44,16 +44,16 @@ def _diverged(runs: Sequence[Finished]) -> list[str]:
         lines.append(
             f"{method}: {len(refusals)} of {trained} results of training were refused as not "
             f"finite, of {who} client{'s' * (who > 1)} over all seeds (first: seed {run.seed}, "
-            f"round {round}, client {client}: {reason})"
+            f"round {round}, {run.called(client)}: {reason})"
         )
     return lines
 
 
 def _attacks(runs: Sequence[Finished]) -> list[str]:
     """A line for every set of attackers; where there are many, one for all of them."""
-    seeds_by_attack: dict[tuple[str, int, tuple[int, ...]], list[int]] = {}
+    seeds_by_attack: dict[tuple[str, int, tuple[str, ...]], list[int]] = {}
     for run in runs:
-        if who := tuple(run.attackers):
+        if who := tuple(_named(run, run.attackers)):
             kind = str(run.config.get("attack", {}).get("kind", "attack"))
             seeds_by_attack.setdefault((kind, len(run.clients), who), []).append(run.seed)
     if len(seeds_by_attack) > SETS:
@@ -87,11 +87,13 @@ def _by_model(runs: Sequence[Finished]) -> list[str]:
         return []
     methods = listed(list(dict.fromkeys(run.method for run in averaging)))
     text = f"{methods} averaged parameters among clients with the same model only"
-    dealt = {tuple(run.models.items()) for run in averaging}
+    dealt = {
+        tuple(zip(_named(run, run.models), run.models.values(), strict=True)) for run in averaging
+    }
     if len(dealt) > 1:
         models = sorted({name for run in averaging for name in run.models.values()})
         return [f"{text}; who has which of {listed(models)} differs by seed or cell"]
-    owners: dict[str, list[int]] = {}
+    owners: dict[str, list[str]] = {}
     for client, name in dealt.pop():
         owners.setdefault(name, []).append(client)
     return [f"{text}: {', '.join(f'{name} ({_who(them)})' for name, them in owners.items())}"]
@@ -108,10 +110,15 @@ def _across(runs: Sequence[Finished]) -> list[str]:
     return [f"{methods} averaged across models what these have in common by name, as a head"]
 
 
-def _who(clients: Sequence[int]) -> str:
+def _named(run: Finished, clients: Iterable[int]) -> list[str]:
+    """The names of clients, or their numbers where they have none."""
+    return [run.names.get(client, str(client)) for client in clients]
+
+
+def _who(clients: Sequence[str]) -> str:
     if len(clients) > NAMED:
         return f"{len(clients)} clients"
-    return f"client{'s' * (len(clients) > 1)} {', '.join(map(str, clients))}"
+    return f"client{'s' * (len(clients) > 1)} {', '.join(clients)}"
 
 
 def listed(names: Sequence[object]) -> str:

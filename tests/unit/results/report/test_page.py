@@ -263,3 +263,15 @@ def test_scores_have_one_scale_of_shades(tmp_path: Path) -> None:
         shades.setdefault(value, set()).add(shade)
     assert len(shades) > 2
     assert all(len(found) == 1 for found in shades.values())
+
+
+def test_warnings_call_clients_by_their_names(tmp_path: Path) -> None:
+    """A client without a name of its own has its number."""
+    clients = [{"id": 0, "name": "anna", "sensors": ["acc"]}, {"id": 1, "sensors": ["acc"]}]
+    history = {"test.accuracy": [{1: 0.5}]}
+    about = {"clients": clients, "attackers": [0]}
+    refused = ((1, "delta/w holds NaN or Inf"),)
+    folders.write(tmp_path / "a", "a", 0, history, fleet=about, refused=refused)
+    first, second = warnings(collect([tmp_path]))
+    assert "round 1, client 1: delta/w" in first
+    assert second == "client anna attacks (attack): scores are of the other 1"
