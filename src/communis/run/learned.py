@@ -104,14 +104,12 @@ class LearnedFolder:
     def write_round(
         self, round: int, answers: Iterable[Answer], common: Mapping[str, Answer], windows: Windows
     ) -> RoundLearned:
-        """Writes what the answers to `keep` hold. common: the answers to `common`, by
-        architecture."""
+        """Writes what the answers to `keep` hold, in the order of the clients. common: the answers
+        to `common`, by architecture."""
         disk.make_folder(self.folder)
         clients: dict[int, Learned] = {}
         columns: list[tuple[int, np.ndarray, np.ndarray]] = []
         for answer in answers:
-            if answer.failure:
-                continue
             tensors = wire.load(answer.up, max_bytes=len(answer.up))
             predictions = tensors.pop(PREDICTIONS, None)
             rows = tensors.pop(WINDOWS, None)
@@ -120,11 +118,12 @@ class LearnedFolder:
             scales = _scales(tensors)
             model = {k: t for k, t in tensors.items() if k.startswith((MODEL, STATE))}
             clients[answer.client] = Learned(self._write_model(model), scales)
+        columns.sort(key=lambda of_client: of_client[0])
         name, digest = self._write_predictions(round, columns, windows) if columns else ("", "")
         files = {}
         for architecture, answer in common.items():
             files[architecture] = self._write_model(wire.load(answer.up, max_bytes=len(answer.up)))
-        return RoundLearned(round, clients, name, digest, files)
+        return RoundLearned(round, dict(sorted(clients.items())), name, digest, files)
 
     def write_index(self, index: Index) -> None:
         """Puts the index in place once its files are synced, and removes files that it does not

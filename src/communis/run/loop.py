@@ -242,7 +242,22 @@ class Run:
         clients = [i for i in scored if i not in diverged]
         messages = self._downs(clients, after.servers, "evaluate")
         asks = [Ask("keep", i, after.round, int(after.since[i]), messages[i].data) for i in clients]
-        return self.backend.perform(asks)
+        return self._insist(asks)
+
+    def _insist(self, asks: Sequence[Ask]) -> Iterator[Answer]:
+        """Yields the answers. What failed, as in a worker that was killed, is asked once more at
+        the end; what fails again is logged and left out."""
+        failed = []
+        for ask, answer in zip(asks, self.backend.perform(asks), strict=True):
+            if answer.failure:
+                failed.append(ask)
+            else:
+                yield answer
+        for answer in self.backend.perform(failed) if failed else ():
+            if answer.failure:
+                log.warning("client %d: its model is not kept: %s", answer.client, answer.failure)
+            else:
+                yield answer
 
     def _common(self, after: RunState) -> tuple[dict[str, Answer], str]:
         """Returns the common model for newcomers, by architecture, and why there is none, or none
@@ -260,7 +275,8 @@ class Run:
                 continue
             message = self._downs([client], after.servers, "whole")[client]
             ask = Ask("common", client, after.round, -1, message.data)
-            common[name] = next(iter(self.backend.perform([ask])))
+            for answer in self._insist([ask]):
+                common[name] = answer
         return common, lacking
 
     @property

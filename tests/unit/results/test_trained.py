@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,11 @@ import communis
 from communis import CommunisError
 from communis.core import disk
 from communis.core.disk import DamagedError
+from communis.exchange.messages import Answer, Ask
 from communis.fleet.fleet import Fleet
 from communis.results.finished import read
 from communis.results.trained import Trained
+from communis.run.backends.mock import Mock
 from communis.run.best import best_round
 from communis.run.config import Config, load
 from communis.run.folder import RunFolder
@@ -341,3 +344,31 @@ def test_newcomers_models_are_kept(tmp_path: Path) -> None:
     common = trained.common().network.state_dict()
     own = trained.model(4).network.state_dict()
     assert all(torch.equal(common[key], tensor) for key, tensor in own.items())
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_worker_that_dies_at_the_end_costs_no_model(
+    home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, always: bool
+) -> None:
+    """What failed is asked once more; what fails again is left out, and the log says so."""
+    config = config_of()
+    asked: list[tuple[str, int, int]] = []
+
+    def dies(ask: Ask, answer: Answer) -> Answer:
+        key = (ask.kind, ask.client, ask.round)
+        asked.append(key)
+        first = asked.count(key) == 1
+        if ask.kind == "keep" and ask.client in (0, 3) and (first or (always and ask.client == 3)):
+            return replace(answer, up=b"", failure="the worker process died")
+        return answer
+
+    with Job(config, tmp_path / "run").open(config.make_fleet(), workers=1) as run:
+        run.backend = Mock(run.backend, dies)
+        list(run)
+    whole, found = Trained(home), Trained(tmp_path / "run")
+    if not always:
+        assert found.index.files == whole.index.files
+        assert found.clients == whole.clients
+        return
+    assert found.clients == [client for client in whole.clients if client != 3]
+    assert "client 3: its model is not kept: the worker process died" in caplog.text
