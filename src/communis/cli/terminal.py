@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.text import Text
+from rich.styled import Styled
 
 from communis.cli.console import Stacked, err, out, say
 from communis.core.errors import CommunisError, visible
@@ -206,8 +206,8 @@ def results(
         view = comparison(table, metric)
     raised = alarms_in_words(alarms(seen, metric, select), metric, len(places))
     first = " ".join(headline(seen, metric, select))
-    parts: list[RenderableType] = [Text(f"{visible(first)}\n")]
-    parts += [Text(f"alarm: {visible(text)}\n", style="yellow") for text in raised]
+    parts: list[RenderableType] = [f"{first}\n"]
+    parts += [Styled(f"alarm: {text}\n", "yellow") for text in raised]
     parts.append(view)
     words = f"{scope(runs)} {how_to_read(seen, compared, metric, select)}"
     if new := newcomers(seen, metric, select):

@@ -3,11 +3,13 @@ often. No method sees these labels, so a method that is no better has learned no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from statistics import fmean
 
 import pandas as pd
 
-from communis.core.pooled import MEAN, SAID, of_client, sibling
+from communis.core.pooled import MEAN, SAID, is_pooled, of_client, sibling
 from communis.core.selection import Select
 from communis.results.clientwise import Scores, client_scores
 from communis.results.finished import Finished
@@ -33,6 +35,16 @@ def constant_scores(runs: Sequence[Finished], metric: str, select: Select) -> Sc
             own = scores[run.seed, run.place].index
             found[run.seed, run.place] = value.reindex(own)
     return found
+
+
+def constant_mean(runs: Sequence[Finished], metric: str, select: Select) -> float:
+    """The mean over clients, then over seeds and cells, of which every method has the same; NaN if
+    there is none, and for a pooled score, which is no mean over clients."""
+    first = {(run.seed, run.place): run for run in runs}
+    scores = constant_scores(list(first.values()), metric, select)
+    if not scores or is_pooled(metric):
+        return math.nan
+    return fmean(float(own.mean()) for own in scores.values())
 
 
 def windows(run: Finished, metric: str) -> pd.DataFrame:

@@ -124,6 +124,16 @@ def test_a_class_that_is_never_predicted(tmp_path: Path) -> None:
     assert "fedavg: falling (in 2 of 3 runs)." in shown(tmp_path)
 
 
+def test_names_of_classes_do_not_steer_a_terminal(tmp_path: Path) -> None:
+    history = {"test.accuracy": [dict.fromkeys(range(3), 0.9)]}
+    labels = ["a", "b", "\x1b[31mred"]
+    rows = {"scores": [counted((5, 5, 0))]}
+    folders.write(tmp_path / "a", "a", 0, history, fleet={"labels": labels}, rows=rows)
+    text = shown(tmp_path)
+    assert "\\x1b[31mred (in 1 of 1 run)" in text
+    assert "\x1b" not in text
+
+
 @pytest.mark.parametrize(
     ("losses", "falls"),
     [

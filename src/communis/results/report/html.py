@@ -44,6 +44,7 @@ nav { margin: 1rem 0; display: flex; flex-wrap: wrap; gap: .3rem 1.1rem; }
 nav a { color: inherit; }
 th[scope=row] { color: inherit; font-weight: 400; vertical-align: middle; }
 details.part { border-top: 1px solid var(--line); padding: .3rem 0; }
+details.part > div { scroll-margin-top: 3rem; }
 details.part > summary { font-weight: 600; font-size: 1.1rem; }
 details { margin: .4rem 0; } summary { cursor: pointer; }
 details.cell { border-left: 3px solid var(--line); padding-left: 1rem; }
@@ -55,7 +56,8 @@ pre { background: color-mix(in srgb, var(--line) 45%, transparent); padding: .8r
   svg text { font-size: 14px; }
   .scroll th:first-child, .scroll td:first-child { position: sticky; left: 0;
     background: var(--paper); white-space: normal; min-width: 5.5rem; max-width: 40vw; } }
-@media print { details.part > summary { display: none; } }
+@media print { details.part > div { scroll-margin-top: 3rem; }
+details.part > summary { display: none; } }
 """)
 
 
@@ -119,9 +121,10 @@ def part(title: str, *parts: Markup, folded: bool = True) -> tuple[str, Markup]:
     inside = stacked(*(one for one in parts if one))
     if not inside:
         return title, inside
-    if folded:
-        inside = element("details", element("summary", title), inside, class_="part")
-    return title, element("section", inside, id=address(title))
+    if not folded:
+        return title, element("section", inside, id=address(title))
+    inside = element("div", inside, id=address(title))  # a link to what is folded unfolds it
+    return title, element("details", element("summary", title), inside, class_="part")
 
 
 def address(title: str) -> str:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 
 from markupsafe import Markup
 
 from communis.core.markup import EMPTY, stacked
-from communis.core.pooled import MEAN, POOLED, is_pooled, of_client, sibling
+from communis.core.pooled import MEAN, POOLED, of_client, sibling
 from communis.core.selection import Select
 from communis.results.clientwise import Clientwise, clientwise
 from communis.results.compare import by_seed, runs_by_cell, runs_by_method
-from communis.results.constant import constant_scores
+from communis.results.constant import constant_mean
 from communis.results.estimate import FEWEST, Estimate
 from communis.results.finished import Finished
 from communis.results.report.html import charts, note, table
@@ -50,7 +49,7 @@ def pictures(
         _scores(runs, order, metric, select, colours),
         f"Test {plain(metric)}",
         plain(metric),
-        _constant(runs, metric, select),
+        {"most frequent class": constant_mean(runs, metric, select)},
     )
     differences = whiskers(
         [Whisker(row.method, colours[row.method], row.mean, row.low, row.high) for row in compared],
@@ -81,15 +80,6 @@ def _scores(
             high = min(high, 1.0)
         rows.append(Whisker(name, colours[name], mean.mean, mean.mean - reach, high, finite))
     return rows
-
-
-def _constant(runs: Sequence[Finished], metric: str, select: Select) -> dict[str, float]:
-    """The score of always saying the most frequent class, if there is one."""
-    first = {(run.seed, run.place): run for run in runs}
-    scores = constant_scores(list(first.values()), metric, select)
-    if not scores or is_pooled(metric):
-        return {}
-    return {"most frequent class": fmean(own.mean() for own in scores.values())}
 
 
 def _table(compared: Sequence[Clientwise], base: str) -> Markup:

@@ -192,10 +192,11 @@ def whiskers(
     rows: Sequence[Whisker], title: str, x_label: str, marks: Mapping[str, float]
 ) -> Markup:
     """Values with their intervals, one below the other, names on the left. marks: values that a
-    dashed line goes through."""
+    dashed line goes through, if they are finite."""
     rows = [row for row in rows if math.isfinite(row.value)]
     if not rows:
         return nothing(title)
+    marks = {name: x for name, x in marks.items() if math.isfinite(x)}
     ends = [x for row in rows for x in (row.low, row.high, row.value, *row.dots)]
     ends = [x for x in (*ends, *marks.values()) if math.isfinite(x)]
     left = 16 + round(LETTER * max(len(_short(row.name)) for row in rows))

@@ -20,7 +20,7 @@ from communis.results.compare import (
     runs_by_method,
     scored,
 )
-from communis.results.constant import constant_scores
+from communis.results.constant import constant_mean
 from communis.results.estimate import FEWEST, UNCLEAR
 from communis.results.finished import Finished
 from communis.results.newcomers import newcomers
@@ -56,23 +56,14 @@ def _best(
     whom = " for the members" if any(run.newcomers for run in runs) else ""
     cells = ", averaged over cells" if len(runs_by_cell(runs)) > 1 else ""
     lowest = "lowest" if better(metric) < 0 else "best"
-    constant = _constant(runs, metric, select)
+    guess = constant_mean(runs, metric, select)
+    constant = f" (always the most frequent class: {guess:.3f})" if math.isfinite(guess) else ""
     text = f"{best.method} has {'a' if alone else f'the {lowest}'} mean test {plain(metric)} of " \
            f"{score:.3f}{whom}{cells}{constant}, for {_cost(runs, best.method)}"  # fmt: skip
     close = [row.method for row in compared[1:] if row.verdict == UNCLEAR]
     if len(close) > NAMED:
         close = [f"{len(close)} others"]
     return f"{text}; {listed(close)} cannot be told apart from it." if close else f"{text}."
-
-
-def _constant(runs: Sequence[Finished], metric: str, select: Select) -> str:
-    """What it scores always to say the most frequent class: over clients, then over runs, which is
-    the same for all methods of a seed."""
-    first = {(run.seed, run.place): run for run in runs}
-    scores = constant_scores(list(first.values()), metric, select)
-    if not scores or is_pooled(metric):
-        return ""
-    return f" (always the most frequent class: {fmean(x.mean() for x in scores.values()):.3f})"
 
 
 def _cost(runs: Sequence[Finished], method: str) -> str:
