@@ -8,12 +8,15 @@ from pathlib import Path
 
 import typer
 
+from communis.cli.console import err
 from communis.cli.jobs import EngineName, Means, View, carry_out, conclude, show
 from communis.core.errors import CommunisError
 from communis.core.selection import Select
 from communis.core.start_up import STOPPED
 from communis.results.compare import collect
+from communis.results.experiment import Results
 from communis.results.finished import settings_in
+from communis.results.report import paper
 from communis.run import config as configs
 from communis.run.cost import shard_of
 from communis.run.jobs import (
@@ -131,6 +134,9 @@ def resume(
 def report(
     folders: list[Path],
     output: Path,
+    csv: Path | None,
+    latex: Path | None,
+    figures: Path | None,
     metric: str,
     select: Select | None,
     target: list[float] | None,
@@ -140,7 +146,23 @@ def report(
     if len(folders) > 3:
         title += f" and {len(folders) - 3} more"
     view = View(title, metric, select, target or (), json=json)
-    show(collect(folders), output, view)
+    runs = collect(folders)
+    show(runs, output, view)
+    if csv is None and latex is None and figures is None:
+        return
+    results = Results.of(runs, metric, select, target or ())
+    if csv is not None:
+        _written("tables", paper.write_tables(results, csv), csv)
+    if latex is not None:
+        _written("table", [paper.write_latex(results, latex)], latex)
+    if figures is not None:
+        _written("figures", paper.write_figures(results, figures, title), figures)
+
+
+def _written(what: str, paths: Sequence[Path], where: Path) -> None:
+    """Says which files a report for a paper has."""
+    number = f" ({len(paths)} files)" if len(paths) > 1 else ""
+    err.print(f"{what}: {where}{number}", soft_wrap=True)
 
 
 def _starting(start: Path | None) -> list[str]:

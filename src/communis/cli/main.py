@@ -247,12 +247,27 @@ def report(
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path(
         "report.html"
     ),
+    csv: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Also write every table as a CSV file into a folder."),
+    ] = None,
+    latex: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write the table of scores and costs for LaTeX."),
+    ] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Also write every figure as an SVG file."),
+    ] = None,
     metric: Metric = "",
     select: Selection = None,
     target: Target = None,
     json: Json = False,
 ) -> None:
-    """Write one HTML file with the tables and curves of finished runs."""
+    """Write one HTML file with the tables and curves of finished runs.
+
+    For a paper: communis report runs/demo --csv tables --latex table.tex --figures figures
+    """
     for folder in folders:
         refuse_without_runs(folder)
 

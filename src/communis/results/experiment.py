@@ -53,7 +53,13 @@ class Results:
         experiment, as `communis report` does: metric, select (last, common, client or tail) and
         targets."""
         paths = [folders] if isinstance(folders, (str, Path)) else folders
-        runs = collect(paths)
+        return cls.of(collect(paths), metric, select, targets)
+
+    @classmethod
+    def of(
+        cls, runs: Sequence[Finished], metric: str, select: Select | None, targets: Sequence[float]
+    ) -> Results:
+        """The results of runs that have been read; see `read`."""
         chosen = metric or default_metric(runs)
         refuse_unknown(runs, chosen)
         if select is not None and select not in SELECTS:
