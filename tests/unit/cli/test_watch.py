@@ -22,11 +22,13 @@ from typing import Any
 import pytest
 
 from communis.cli import watch
+from communis.core import disk
 from communis.core.claim import Claim, is_held
 from communis.core.errors import CommunisError
 from communis.results.finished import read
+from communis.results.live import followed
 from communis.results.live.board import POINTS, Board, thinned
-from communis.results.verdict import privacy_verdict
+from communis.results.verdict import Verdict, privacy_verdict
 from communis.run.folder import RECORDS, RunFolder
 from tests.unit.cli.test_main import SMALL, call
 from tests.unit.folders import records_in, write, write_records
@@ -129,7 +131,7 @@ def test_without_a_clock_there_are_no_joules(tmp_path: Path) -> None:
     assert row["seconds"] is None
 
 
-def test_a_comparison_has_a_row_for_every_run_and_a_curve_for_every_method(tmp_path: Path) -> None:
+def test_a_comparison_has_a_row_and_a_curve_for_every_run(tmp_path: Path) -> None:
     for method in ("fedavg", "local"):
         for seed in (0, 1):
             run_at(tmp_path / method / f"seed{seed}", method, seed)
@@ -149,16 +151,14 @@ def test_a_comparison_has_a_row_for_every_run_and_a_curve_for_every_method(tmp_p
     }
     assert not state["single"]
     assert state["problems"] == []
-    lines = {line["name"]: line["points"] for line in state["curves"][0]["lines"]}
-    assert lines == {"fedavg": [[1, 0.6], [2, 0.8]], "local": [[1, 0.6]]}
-
-
-def test_the_mean_of_a_method_is_over_the_runs_that_have_the_round(tmp_path: Path) -> None:
-    run_at(tmp_path / "a", seed=0)
-    other = {"test.accuracy": [{0: 0.2}]}
-    write(tmp_path / "b", "fedavg", 1, other, fleet={"clients": CLIENTS})
-    (line,) = looked(tmp_path)["curves"][0]["lines"]
-    assert line["points"] == [[1, pytest.approx(0.4)], [2, pytest.approx(0.8)]]
+    assert [(line["name"], line["points"]) for line in state["curves"][0]["lines"]] == [
+        ("fedavg", [[1, 0.6], [2, 0.8]]),
+        ("fedavg", [[1, 0.6], [2, 0.8]]),
+        ("local", [[1, 0.6]]),
+    ]
+    colours = [row["colour"] for row in state["runs"]]
+    assert colours[0] == colours[1] != colours[2]
+    assert [line["colour"] for line in state["curves"][0]["lines"]] == colours[:3]
 
 
 def test_a_run_of_another_process(tmp_path: Path) -> None:
@@ -287,11 +287,18 @@ def test_damage_is_named_and_the_page_goes_on(tmp_path: Path) -> None:
     state = board.look()
     assert state["problems"] == []
     assert state["runs"][0]["round"] == 2
+    fleet = (good / "fleet.json").read_bytes()
     (good / "fleet.json").write_text("[", "utf-8")
     (bad / "config.toml").unlink()
     problems = "\n".join(board.look()["problems"])
     assert f"{good / 'fleet.json'}: cannot be read" in problems
+    assert len(problems.splitlines()) == 2
     assert f"{bad / 'config.toml'}: not the settings of a run" in problems
+    assert [row["state"] for row in board.look()["runs"]] == ["stopped", "damaged"]
+    (good / "fleet.json").write_bytes(fleet)
+    state = board.look()
+    assert len(state["problems"]) == 1
+    assert (state["runs"][1]["state"], state["runs"][1]["round"]) == ("finished", 2)
 
 
 def test_a_gap_between_rounds_is_named(tmp_path: Path) -> None:
@@ -352,6 +359,35 @@ def test_who_is_online_and_what_privacy_costs(
     states = [state for _, state, _ in state["details"][0]["clients"]]
     assert [i for i, state in enumerate(states) if state == "took part"] == list(cohort)
     assert states.count("offline") == 10 - len(cohort)
+
+
+def test_a_slow_verdict_is_rare_while_a_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_at(tmp_path / "r")
+    disk.write_json(run / "privacy.json", {"mode": "local"})
+    judged: list[int] = []
+
+    def slowly(finished: Any) -> Verdict:
+        judged.append(len(finished.records))
+        time.sleep(0.01)
+        return Verdict("local", private=False, line="not DP: made for a test")
+
+    monkeypatch.setattr(followed, "privacy_verdict", slowly)
+    monkeypatch.setattr(followed, "RARELY", 1e4)
+    folder = RunFolder(run)
+    folder.open()
+    board = Board(run)
+    row = board.look()["runs"][0]
+    assert (row["state"], row["privacy"], judged) == ("running", "not DP", [2])
+    folder.record(replace(folder.records()[-1], round=3, tables={}), {})
+    assert board.look()["runs"][0]["round"] == 3
+    assert judged == [2]
+    folder.close()
+    assert board.look()["details"][0]["privacy"] == "not DP: made for a test"
+    assert judged == [2, 3]
+    board.look()
+    assert judged == [2, 3]
 
 
 def test_who_may_ask(tmp_path: Path) -> None:

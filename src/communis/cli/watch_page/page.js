@@ -7,6 +7,7 @@ const HIDDEN = 10000; // the same while nobody looks
 const PATIENCE = 15000;
 const [WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [560, 320, 64, 16, 34, 40];
 const WIDE = 30; // values that span a larger factor have a scale of powers of ten
+const COLOURS = 18; // after which they repeat, with another dash
 const DASHES = ["", "7 3", "2 2", "9 3 2 3"];
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -31,7 +32,7 @@ function number(value) {
   if (value === null || value === undefined) return "-";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 1e6 || size < 1e-3) return value.toExponential(2);
+  if (size >= 1e6 || size < 1e-3) return Number(value.toExponential(2)).toExponential();
   return size >= 100 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(3)));
 }
 
@@ -58,10 +59,8 @@ function rounds(run) {
   return run.rounds ? `${run.round} of ${run.rounds}` : String(run.round);
 }
 
-function there(run) {
-  if (run.cohort === null) return "-";
-  const online = run.online === null ? "" : `, ${run.online} online`;
-  return `${run.cohort} of ${run.clients} took part${online}`;
+function cohort(run) {
+  return run.cohort === null ? "-" : `${run.cohort} of ${run.clients}`;
 }
 
 function bar(run) {
@@ -89,7 +88,7 @@ function facts(run) {
     ["time left", duration(run.left), run.pace === null ? "" : `${duration(run.pace)} per round`],
     [`test ${run.metric || "score"}`, number(run.score)],
     ["training loss", number(run.loss)],
-    ["last round", there(run)],
+    ["took part in the last round", cohort(run), run.online === null ? "" : `${run.online} online`],
     ["sent by clients", amount(run.up, "B")],
     ["sent to clients", amount(run.down, "B"), `and ${amount(run.framing, "B")} of framing`],
     ["energy", amount(run.joules, "J"), run.joules === null ? "no device clock" : ""],
@@ -125,18 +124,27 @@ function dot(colour) {
   return element;
 }
 
+function broken(path) {
+  return path.split(/(?<=[/\\])/).flatMap((part) => [part, made("wbr")]);
+}
+
 function overview(runs) {
   const metric = runs.map((run) => run.metric).find(Boolean) || "score";
-  const heads = ["run", "state", "round", "", metric, "loss", "left", "last round", "up", "down",
-    "joules", "privacy", "refused"];
+  const heads = ["run", "state", "round", "", metric, "loss", "left", "took part", "online",
+    "up", "down", "joules", "privacy", "refused"];
   const lines = runs.map((run) => [
-    [dot(run.colour), run.name],
-    made("span", run.state + (run.damaged ? ", damaged" : ""), `state ${run.state}`),
-    rounds(run), bar(run), number(run.score), number(run.loss), duration(run.left), there(run),
-    amount(run.up, "B"), amount(run.down, "B"), amount(run.joules, "J"), run.privacy || "-",
+    broken(run.name),
+    made("span", run.damaged && run.state !== "damaged" ? `${run.state}, damaged` : run.state,
+      `state ${run.state}`),
+    rounds(run), bar(run), number(run.score), number(run.loss), duration(run.left),
+    cohort(run), number(run.online), amount(run.up, "B"), amount(run.down, "B"), amount(run.joules, "J"), run.privacy || "-",
     String(run.refused),
   ]);
-  return table(heads, lines, [0, 1]);
+  const element = table(heads, lines, [0, 1, heads.indexOf("privacy")]);
+  element.querySelectorAll("tbody th").forEach((cell, i) => {
+    cell.style.boxShadow = `inset 4px 0 ${runs[i].colour}`;
+  });
+  return element;
 }
 
 function ticks(low, high) {
@@ -162,10 +170,21 @@ function span(values) {
   return [low, high];
 }
 
+function grouped(lines) {
+  const groups = new Map();
+  for (const line of lines) groups.set(line.name, [...(groups.get(line.name) || []), line]);
+  return groups;
+}
+
+function last(group) {
+  const values = group.map((line) => line.points.at(-1)[1]);
+  const [low, high] = [Math.min(...values), Math.max(...values)].map(number);
+  return low === high ? low : `${low} to ${high}`;
+}
+
 function chart(picture) {
-  const lines = picture.lines.map((line, i) => ({
-    ...line, dash: DASHES[Math.floor(i / 18) % 4],
-    points: line.points.filter(([, value]) => value !== null),
+  const lines = picture.lines.map((line) => ({
+    ...line, points: line.points.filter(([, value]) => value !== null),
   })).filter((line) => line.points.length);
   if (!lines.length) return null;
   const points = lines.flatMap((line) => line.points);
@@ -178,8 +197,9 @@ function chart(picture) {
   const across = (x) => LEFT + ((x - x0) / (x1 - x0)) * (WIDTH - LEFT - RIGHT);
   const down = (y) => TOP + ((y1 - y) / (y1 - y0)) * (HEIGHT - TOP - BOTTOM);
   const svg = drawn("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" });
-  const names = lines.map((line) => `${line.name} ${number(line.points.at(-1)[1])}`);
-  svg.setAttribute("aria-label", `${picture.title} by round; last: ${names.join(", ")}`);
+  const groups = [...grouped(lines)].map(([name, group]) => ({ name, group }));
+  const labels = groups.map(({ name, group }) => `${name} ${last(group)}`);
+  svg.setAttribute("aria-label", `${picture.title} by round; last: ${labels.join(", ")}`);
   svg.append(drawn("text", { x: 4, y: 18, class: "title" }, picture.title));
   for (const y of ticks(y0, y1)) {
     svg.append(drawn("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: down(y), y2: down(y), class: "grid" }));
@@ -192,14 +212,19 @@ function chart(picture) {
   svg.append(drawn("text", { x: WIDTH - RIGHT, y: HEIGHT - 6, "text-anchor": "end" }, "round"));
   for (const line of lines) {
     const places = line.points.map(([x, y]) => `${across(x).toFixed(1)},${down(height(y)).toFixed(1)}`);
-    const style = { class: "curve", stroke: line.colour, "stroke-dasharray": line.dash };
+    const group = groups.findIndex(({ name }) => name === line.name);
+    const style = {
+      class: lines.length > groups.length ? "curve several" : "curve",
+      stroke: line.colour,
+      "stroke-dasharray": DASHES[Math.floor(group / COLOURS) % DASHES.length],
+    };
     svg.append(drawn("path", { ...style, d: `M${places.join("L")}` }));
     const [x, y] = places.at(-1).split(",");
     svg.append(drawn("circle", { cx: x, cy: y, r: 3.5, fill: line.colour }));
   }
   const legend = made("p", "", "legend");
-  lines.forEach((line, i) => {
-    legend.append(made("span", [dot(line.colour), names[i]]), " \u2003");
+  groups.forEach(({ group }, i) => {
+    legend.append(made("span", [dot(group[0].colour), labels[i]]), " \u2003");
   });
   return made("figure", [svg, legend]);
 }

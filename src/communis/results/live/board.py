@@ -1,12 +1,12 @@
 """What a page shows of the runs of a folder, in values that JSON has: a row for each of them,
-curves by method, and who takes part in those that go on."""
+curves, and who takes part in those that go on."""
 
 from __future__ import annotations
 
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -100,7 +100,7 @@ class Board:
             "runs": [self._row(run, states[run.path], methods) for run in runs],
             "curves": _curves(runs),
             "details": [self._detail(run) for run in _detailed(runs, states)],
-            "problems": [readable(text, 700) for text in problems],
+            "problems": [readable(text, 700) for text in dict.fromkeys(problems)],
         }
 
     def _is_run(self, runs: Sequence[Followed]) -> bool:
@@ -207,6 +207,8 @@ def _state(run: Followed, home_is_held: bool) -> str:
     done = run.history.done
     if run.held:
         return "running" if done else "starting"
+    if run.problems and not done:
+        return "damaged"
     if run.complete:
         return "finished"
     if run.held is None:  # the system does not say
@@ -238,7 +240,8 @@ def _detailed(runs: Sequence[Followed], states: dict[Path, str]) -> list[Followe
 
 
 def _curves(runs: Sequence[Followed]) -> list[dict[str, Any]]:
-    """The pictures: scores and loss, of a single run or by method."""
+    """The pictures: scores and loss. Of several runs each has a line that is named by its method: a
+    mean over runs that are not equally far would jump where one of them ends."""
     begun = [run for run in runs if run.history.done]
     if not begun:
         return []
@@ -246,39 +249,27 @@ def _curves(runs: Sequence[Followed]) -> list[dict[str, Any]]:
     alike = [run for run in begun if run.history.metric == metric]
     if len(runs) == 1:
         (run,) = begun
-        scores: dict[str, Points] = {"test": run.history.test, "validation": run.history.validation}
-        losses: dict[str, Points] = {"training loss": run.history.losses}
+        scores = [("test", run.history.test), ("validation", run.history.validation)]
+        losses = [("training loss", run.history.losses)]
+        order = [name for name, _ in (*scores, *losses)]
     else:
-        scores = _by_method({run: run.history.test for run in alike})
-        losses = _by_method({run: run.history.losses for run in begun})
-    order = list(dict.fromkeys(map(_method, runs))) if len(runs) > 1 else [*scores, *losses]
+        scores = [(_method(run), run.history.test) for run in alike]
+        losses = [(_method(run), run.history.losses) for run in begun]
+        order = list(dict.fromkeys(map(_method, runs)))
     colours = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(order)}
     pictures = {plain(metric): scores, "training loss": losses}
     return [
         {"title": title, "powers": lines is losses, "lines": _lines(lines, colours)}
         for title, lines in pictures.items()
-        if title and any(lines.values())
+        if title and any(points for _, points in lines)
     ]
 
 
-def _by_method(points: dict[Followed, Points]) -> dict[str, Points]:
-    """The mean over the runs of a method that have a value of that round."""
-    values: dict[str, dict[int, list[float]]] = {}
-    for run, found in points.items():
-        of_method = values.setdefault(_method(run), {})
-        for round, value in found:
-            of_method.setdefault(round, []).append(value)
-    return {
-        name: [(round, fmean(found)) for round, found in sorted(by_round.items())]
-        for name, by_round in values.items()
-    }
-
-
-def _lines(lines: dict[str, Points], colours: dict[str, str]) -> list[dict[str, Any]]:
-    limit = min(POINTS, max(LEAST_POINTS, ALL_POINTS // max(1, len(lines))))
+def _lines(lines: Sequence[tuple[str, Points]], colours: Mapping[str, str]) -> list[dict[str, Any]]:
+    limit = min(POINTS, max(LEAST_POINTS, ALL_POINTS // len(lines)))
     return [
         {"name": name, "colour": colours[name], "points": thinned(points, limit)}
-        for name, points in lines.items()
+        for name, points in lines
         if points
     ]
 

@@ -33,6 +33,7 @@ OTHERS = "other reasons"
 LONGEST = 200  # characters of a reason
 RARELY = 20.0  # a slow verdict is computed anew after this many times what it took
 CONFIG, FLEET, ACCOUNT = "config.toml", "fleet.json", "privacy.json"
+VERDICT = "verdict"  # a problem that is none of one file
 Signature = tuple[int, int, int]  # of a file: its number, size and time
 T = TypeVar("T")
 
@@ -123,6 +124,8 @@ class Followed:
         if self._is_new(FLEET):
             self._begin_anew()
             self.fleet = self._tried(FLEET, self._read_fleet)
+        if FLEET in self.problems:  # it says whose the other files are
+            return
         before = self._signatures.get(RECORDS)
         if self._is_new(RECORDS):
             now = self._signatures[RECORDS]
@@ -202,14 +205,19 @@ class Followed:
         self._changed(True)
 
     def _begin_anew(self) -> None:
-        """Forgets what was read: the records will be read from their beginning."""
+        """Forgets what was read of files that depend on fleet.json: the next look reads them from
+        their beginning."""
+        for name in (RECORDS, ACCOUNT, VERDICT):
+            self._signatures.pop(name, None)
+            self.problems.pop(name, None)
         self._folder = RunFolder(self.path)
+        self._account = {}
+        self.verdict = self.sentence = ""
         self.history = History()
         self._records = []
         self._place = 0
         self._judged = 0
         self._judge_at = -math.inf
-        self._signatures.pop(RECORDS, None)
 
     def _judge(self) -> None:
         """Computes the verdict on privacy anew if there are further rounds. It reads the whole log,
@@ -226,7 +234,7 @@ class Followed:
             return
         self._judged = self.history.done
         run = Finished(self.path, self.config, tuple(self._records))
-        found = self._tried("privacy", lambda: privacy_verdict(run))
+        found = self._tried(VERDICT, lambda: privacy_verdict(run))
         self._judge_at = time.monotonic() + RARELY * (time.monotonic() - begun)
         self.verdict = found.brief if found else ""
         self.sentence = found.line if found else ""
