@@ -70,11 +70,11 @@ class Server(ThreadingHTTPServer):
         self._turn = threading.Lock()
         self._state = Answer("application/json", b"{}")
         self._looked = float("-inf")
-        style = STYLE + (PAGE / "page.css").read_text("utf-8")
+        style = STYLE.encode() + (PAGE / "page.css").read_bytes()  # as text it would be escaped
         self._fixed = {
             "/": Answer("text/html", (PAGE / "page.html").read_bytes()),
             "/page.js": Answer("text/javascript", (PAGE / "page.js").read_bytes()),
-            "/page.css": Answer("text/css", style.encode()),
+            "/page.css": Answer("text/css", style),
         }
 
     def server_bind(self) -> None:

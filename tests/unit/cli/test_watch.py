@@ -28,6 +28,7 @@ from communis.core.errors import CommunisError
 from communis.results.finished import read
 from communis.results.live import followed
 from communis.results.live.board import POINTS, Board, thinned
+from communis.results.report.html import STYLE
 from communis.results.verdict import Verdict, privacy_verdict
 from communis.run.folder import RECORDS, RunFolder
 from tests.unit.cli.test_main import SMALL, call
@@ -426,6 +427,13 @@ def test_what_can_be_asked_for(tmp_path: Path) -> None:
             assert (answer.status, answer.headers["Allow"]) == (405, "GET")
         assert ask(server, method="HEAD")[0].status == 405
         assert ask(server, method="NOSUCH")[0].status == 501
+
+
+def test_files_of_the_page_are_served_as_they_are(tmp_path: Path) -> None:
+    with served(run_at(tmp_path / "r")) as server:
+        for path, name in (("/", "page.html"), ("/page.js", "page.js"), ("/page.css", "page.css")):
+            assert ask(server, path)[1].endswith((watch.PAGE / name).read_bytes())
+        assert ask(server, "/page.css")[1].startswith(STYLE.encode())
 
 
 def test_nothing_is_written(tmp_path: Path) -> None:
