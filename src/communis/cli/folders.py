@@ -27,3 +27,12 @@ def refuse_without_configuration(folder: Path) -> None:
     refuse_absent(folder)
     if not any(folder.rglob("config.toml")):
         raise CommunisError(f"{folder}: no run to resume here (no config.toml)")
+
+
+def refuse_without_any_run(folder: Path) -> None:
+    """Refuses a folder without a run in it or below it, be it planned, begun or finished."""
+    refuse_absent(folder)
+    if not any(path.name in OF_A_RUN for path in folder.rglob("*")):
+        raise CommunisError(
+            f"{folder}: holds no run to watch (no config.toml and no records.jsonl in it or below)"
+        )

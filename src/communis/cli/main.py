@@ -1,5 +1,5 @@
-"""The command line: run, compare, resume, report, new, methods, models, presets, data, device,
-settings, privacy, pretrain, extras."""
+"""The command line: run, compare, resume, watch, report, new, methods, models, presets, data,
+device, settings, privacy, pretrain, extras."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ import typer
 
 from communis.cli import data, device, models, names, privacy
 from communis.cli.console import LONGEST, Json, LogToStderr, err, mistake, out
-from communis.cli.folders import refuse_without_configuration, refuse_without_runs
+from communis.cli.folders import (
+    refuse_without_any_run,
+    refuse_without_configuration,
+    refuse_without_runs,
+)
 from communis.cli.help import Commands
 from communis.cli.lazily import done_by
 from communis.cli.names import complete_method, complete_preset
@@ -238,6 +242,26 @@ def resume(
     Example: communis resume runs/demo --set run.rounds=50
     """
     refuse_without_configuration(folder)
+
+
+@app.command()
+@done_by("watch")
+def watch(
+    folder: Annotated[Path, typer.Argument(help="A run's folder, or one that holds runs.")],
+    port: Annotated[
+        int,
+        typer.Option(
+            min=0, max=65535, help="The port of the page; a free one if it is 0 or taken."
+        ),
+    ] = 8470,
+) -> None:
+    """Show runs on a page of this machine while they go on.
+
+    The page only reads, and nobody else in the network can open it. Ctrl-C ends it.
+
+    Example: communis watch runs/watch-compare
+    """
+    refuse_without_any_run(folder)
 
 
 @app.command()

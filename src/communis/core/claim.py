@@ -10,6 +10,8 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import struct
+import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +24,11 @@ from communis.core.errors import CommunisError
 _CLAIM = 0  # the byte of the lock file that is locked for as long as a claim holds
 _TURN = 1  # the byte that is locked by the holder of a shared claim whose turn it is
 _claimed: dict[Path, None] = {}  # by this process
+# struct flock, for asking who has a lock: the types of its fields, and their names.
+_LAYOUTS = {
+    "linux": ("hhqqi4x", ("kind", "whence", "start", "length", "process")),
+    "darwin": ("qqihh", ("start", "length", "process", "kind", "whence")),
+}
 
 
 class Claim:
@@ -75,6 +82,32 @@ class Claim:
             yield
         finally:
             fcntl.lockf(self._lock, fcntl.LOCK_UN, 1, _TURN)
+
+
+def is_held(folder: Path) -> bool | None:
+    """Returns whether somebody has a claim on the folder, without taking one, so that nobody is
+    kept from it; None where that cannot be known."""
+    if folder.resolve() in _claimed:  # to close a file of this process would give up its lock
+        return True
+    layout = _LAYOUTS.get(sys.platform)
+    if layout is None:
+        return None
+    import fcntl
+
+    try:
+        file = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        order, names = layout
+        asked = dict.fromkeys(names, 0) | {"kind": fcntl.F_WRLCK, "start": _CLAIM, "length": 1}
+        question = struct.pack(order, *asked.values())
+        answer = struct.unpack(order, fcntl.fcntl(file, fcntl.F_GETLK, question))
+        return bool(answer[names.index("kind")] != fcntl.F_UNLCK)
+    except OSError:
+        return None
+    finally:
+        os.close(file)
 
 
 def _opened(path: Path) -> int:

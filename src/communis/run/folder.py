@@ -32,7 +32,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -429,23 +429,45 @@ class RunFolder:
             if until is not None and last >= until:
                 break
             try:
-                records.append(_record(line, self.owner))
-            except _OlderError:
-                raise CommunisError(
-                    f"{self._records}: was written by a version before format {FORMAT}, whose "
-                    "tables have a file per round: read it with that version, or run it again"
-                ) from None
-            except _UNREADABLE as error:
+                records.append(self._record_in(line, number))
+            except DamagedError:
                 if number == len(lines):
                     break
-                raise DamagedError(
-                    f"{self._records}:{number} is not a record that this version wrote for the "
-                    f"experiment of fleet.json ({type(error).__name__}: {error}); put back a copy "
-                    "of the file, or begin anew in another folder"
-                ) from None
+                raise
         if until is None:
             return records
         return [record for record in records if record.round <= until]
+
+    def records_after(self, place: int, lines: int) -> Iterator[tuple[RoundRecord, int]]:
+        """Yields the records that follow this byte of the file and whose lines have ended, each
+        with the byte after it: for whoever looks on while a run writes. lines: how many lines come
+        before."""
+        try:
+            with disk.regular(self._records).open("rb") as file:
+                file.seek(place)
+                content = file.read()
+        except FileNotFoundError:
+            return
+        *ended, _ = content.split(b"\n")
+        for number, line in enumerate(ended, lines + 1):
+            place += len(line) + 1
+            yield self._record_in(line, number), place
+
+    def _record_in(self, line: bytes, number: int) -> RoundRecord:
+        """Returns the record in a line of the file."""
+        try:
+            return _record(line, self.owner)
+        except _OlderError:
+            raise CommunisError(
+                f"{self._records}: was written by a version before format {FORMAT}, whose "
+                "tables have a file per round: read it with that version, or run it again"
+            ) from None
+        except _UNREADABLE as error:
+            raise DamagedError(
+                f"{self._records}:{number} is not a record that this version wrote for the "
+                f"experiment of fleet.json ({type(error).__name__}: {error}); put back a copy "
+                "of the file, or begin anew in another folder"
+            ) from None
 
     def _content_of_records(self) -> bytes:
         try:

@@ -60,7 +60,7 @@ def test_help_lists_and_refusals_import_nothing_heavy() -> None:
         "run watch fleet.suites.a=1",
         "compare nosuch --on watch", "compare fedavg --on fedduet/dsads run.rounds=-1",
         "run synthetic run.rounds=0", "compare --on fedduet/dsads run.rounds=0",
-        "report nowhere", "resume nowhere", "privacy verdict nowhere",
+        "report nowhere", "resume nowhere", "watch nowhere", "privacy verdict nowhere",
         "privacy membership nowhere", "data init nowhere", "settings seed", "settings cell",
     )  # fmt: skip
     code = ASK.format(lines=lines, heavy=HEAVY)
@@ -160,7 +160,7 @@ def test_a_run_of_no_rounds_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("command", ["report", "resume", "privacy verdict"])
+@pytest.mark.parametrize("command", ["report", "resume", "watch", "privacy verdict"])
 def test_folders_without_runs_are_refused(
     command: str,
     tmp_path: Path,

@@ -1,0 +1,1 @@
+"""Runs as they are now, also while another process carries them out."""
