@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from collections import Counter
 from pathlib import Path
-from typing import Literal
 
 import pandas as pd
 from rich.table import Table
@@ -18,8 +17,7 @@ from communis.results.export.card import Card
 from communis.results.export.check import checked
 from communis.results.export.files import Kind, write
 from communis.results.finished import read
-from communis.results.predict import LEAST_WINDOWS, Cuttings, cut, table
-from communis.results.predictor import Predictor
+from communis.results.predict import Normalise, Predicted, predicted
 from communis.results.trained import Trained
 
 SUFFIX = {"onnx": ".onnx", "pt2": ".pt2", "safetensors": ".safetensors"}
@@ -31,7 +29,7 @@ def predict(
     files: list[Path],
     client: str,
     newcomer: bool,
-    normalise: Literal["", "own", "fleet"],
+    normalise: Normalise,
     model: str,
     round: str,
     output: Path | None,
@@ -48,20 +46,12 @@ def predict(
             "--normalise and --model are for a newcomer; a client of the run has its own model and "
             "scale"
         )
-    if client:
-        predictor = trained.model(trained.client(client), round)
-        windows = cut(trained, files)
-        how = trained.normalised_by(predictor)
-    else:
-        trained.common(model, round)  # refused before any file is read
-        windows = cut(trained, files)
-        predictor, how = _for_newcomer(trained, windows, normalise, model, round)
-    frame = table(predictor, windows)
+    found = predicted(trained, files, client, normalise, model, round)
     if not quiet:
-        _show(frame, how, predictor)
+        _show(found)
     if output is not None:
-        _write(frame, output)
-        out.print(f"wrote {output}: {len(frame)} windows", soft_wrap=True)
+        _write(found.table, output)
+        out.print(f"wrote {output}: {len(found.table)} windows", soft_wrap=True)
 
 
 def export(
@@ -132,28 +122,8 @@ def _refuse_both(trained: Trained, client: str, common: bool, option: str) -> No
     )
 
 
-def _for_newcomer(
-    trained: Trained,
-    windows: Cuttings,
-    normalise: Literal["", "own", "fleet"],
-    model: str,
-    round: str,
-) -> tuple[Predictor, str]:
-    """Returns the common model, prepared for these recordings, and how it normalises them."""
-    recorded = windows.inputs()
-    usual = "own" if trained.normalises == "client" else "fleet"
-    chosen = normalise or usual
-    if chosen == "own" and not normalise and len(windows) < LEAST_WINDOWS:
-        chosen = "fleet"
-    if chosen == "own" and trained.normalises != "none":
-        scales = windows.scales()
-        predictor = trained.common(model, round, scales, recorded)
-        return predictor, f"the {len(windows)} windows of these recordings, without labels"
-    predictor = trained.common(model, round, recorded=recorded)
-    return predictor, trained.normalised_by(predictor)
-
-
-def _show(frame: pd.DataFrame, how: str, predictor: Predictor) -> None:
+def _show(found: Predicted) -> None:
+    frame = found.table
     if "label" in frame:
         columns = ["recording", "start", "end", "sensors", "label", "probability"]
         columns += ["uncertainty"] if "uncertainty" in frame else []
@@ -173,10 +143,10 @@ def _show(frame: pd.DataFrame, how: str, predictor: Predictor) -> None:
         parts = [f"{name} {count}" for name, count in counts.most_common()]
         out.print(f"{len(frame)} windows: {', '.join(parts)}", soft_wrap=True)
     there = {m for cell in frame["sensors"].unique() for m in cell.split("+")}
-    lacking = [m for m in predictor.modalities if m not in there]
+    lacking = [m for m in found.predictor.modalities if m not in there]
     if lacking:
         out.print(f"without {', '.join(lacking)}, which the recordings do not have", soft_wrap=True)
-    out.print(f"normalised by {how}", soft_wrap=True)
+    out.print(f"normalised by {found.normalised_by}", soft_wrap=True)
 
 
 def _write(frame: pd.DataFrame, path: Path) -> None:

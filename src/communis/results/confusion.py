@@ -73,7 +73,13 @@ def confusions(runs: Sequence[Finished], select: Select) -> list[Confusion]:
 def _predictions(run: Finished, select: Select, classes: int) -> tuple[Array, Array] | None:
     """The targets and the scores of the members' test windows; None where there are none, or where
     they are not of these classes. classes: 0 if they have no names."""
-    if not (run.path / INDEX).exists():
+    index = run.path / INDEX
+    if not index.exists():
+        if run.complete and run.config["run"].get("keep"):
+            raise CommunisError(
+                f"{index}: is gone, or the run was interrupted at its end; then `communis resume "
+                f"{run.path}` writes it"
+            )
         return None
     arrays = Trained(run.path).arrays(kept_round(select))
     if arrays is None:

@@ -16,6 +16,7 @@ from communis.results.compare import Row, collect, refuse_unknown, scored
 from communis.results.finished import Finished
 from communis.results.frames import curves, fleet, protection, scores, spending, training
 from communis.results.over_cells import Line
+from communis.results.predict import Normalise, predicted
 from communis.results.predictor import Predictor
 from communis.results.timing import named
 from communis.results.trained import Trained
@@ -107,6 +108,22 @@ class Results:
         """The model that somebody gets who took no part in training, normalised by the fleet's
         training windows. model: which architecture, if there are several."""
         return Trained(self.run.path).common(model, round)
+
+    def predict(
+        self,
+        recordings: str | Path | Iterable[str | Path],
+        client: int | str = "",
+        normalise: Normalise = "",
+        round: int | str = "last",
+    ) -> pd.DataFrame:
+        """What `communis predict` says of new recordings, one row per window. client: whose model;
+        without it the common model, for somebody new. What the windows were normalised by is in
+        the attribute `attrs` of the frame."""
+        paths = [recordings] if isinstance(recordings, (str, Path)) else recordings
+        files = [Path(path) for path in paths]
+        found = predicted(Trained(self.run.path), files, str(client), normalise, round=round)
+        found.table.attrs["normalised_by"] = found.normalised_by
+        return found.table
 
     @cached_property
     def predictions(self) -> pd.DataFrame:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -29,6 +30,7 @@ from communis.fleet.window_format import WindowFormat
 from communis.results.predictor import Inputs, Predictor
 from communis.results.trained import Trained
 
+Normalise = Literal["", "own", "fleet"]
 LEAST_WINDOWS = 8  # of a newcomer's own recordings, for a scale of its own
 BATCH = 256
 ALIKE = 1e-3  # rates that differ by less, relative to each other, are equal
@@ -76,6 +78,54 @@ class Cuttings:
         if m in piece.inputs:
             return piece.inputs[m]
         return np.full((len(piece), *self.form.shapes[m]), np.nan, np.float32)
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What a model says of recordings."""
+
+    table: pd.DataFrame  # see `table`
+    predictor: Predictor
+    normalised_by: str  # what the windows were normalised by, in words
+
+
+def predicted(
+    trained: Trained,
+    paths: Sequence[Path],
+    client: str = "",
+    normalise: Normalise = "",
+    model: str = "",
+    round: int | str = "last",
+) -> Predicted:
+    """The predictions of the model of a client for recordings. Without a client those of the common
+    model, for somebody new: normalised by these recordings (own), by the fleet's training windows
+    (fleet), or as in training."""
+    if client:
+        predictor = trained.model(trained.client(client), round)
+        windows = cut(trained, paths)
+        how = trained.normalised_by(predictor)
+    else:
+        trained.common(model, round)  # refused before any file is read
+        windows = cut(trained, paths)
+        predictor, how = _for_newcomer(trained, windows, normalise, model, round)
+    return Predicted(table(predictor, windows), predictor, how)
+
+
+def _for_newcomer(
+    trained: Trained, windows: Cuttings, normalise: Normalise, model: str, round: int | str
+) -> tuple[Predictor, str]:
+    """Returns the common model, prepared for these recordings, and how it normalises them."""
+    recorded = windows.inputs()
+    usual = "own" if trained.normalises == "client" else "fleet"
+    chosen = normalise or usual
+    if chosen == "own" and not normalise and len(windows) < LEAST_WINDOWS:
+        chosen = "fleet"
+    if chosen == "own" and trained.normalises != "none":
+        scales = windows.scales()
+        predictor = trained.common(model, round, scales, recorded)
+        return predictor, f"the {len(windows)} windows of these recordings, without labels"
+    predictor = trained.common(model, round, recorded=recorded)
+    return predictor, trained.normalised_by(predictor)
 
 
 def cut(trained: Trained, paths: Sequence[Path]) -> Cuttings:

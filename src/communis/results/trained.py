@@ -189,8 +189,15 @@ class Trained:
             return index.rounds[int(number)]
         except (KeyError, ValueError):
             kept = ", ".join(map(str, sorted(index.rounds)))
+            lost = ""
+            if index.best not in (0, *index.rounds):
+                lost = (
+                    f"; those after round {index.best}, the best, were lost, because their file "
+                    "was damaged or gone when the run was resumed"
+                )
             raise CommunisError(
-                f"{self.path}: models are kept after round {kept} (last, best), not after {round!r}"
+                f"{self.path}: models are kept after round {kept} (last, best), not after "
+                f"{round!r}{lost}"
             ) from None
 
     def _predictor(self, client: int, learned: Learned, round: int) -> Predictor:

@@ -62,6 +62,7 @@ from communis.run.learned import FOLDER as LEARNED
 
 FORMAT = "4"
 RECORDS = "records.jsonl"
+BEST = "best"  # the role of a state that is kept, but not continued from
 STATES = "clients"  # the tensor of a checkpoint that names the private states belonging to it
 log = logging.getLogger("communis")
 _UNREADABLE = (
@@ -264,13 +265,13 @@ class RunFolder:
         """Writes the state after the best round. A checkpoint that names it syncs it first."""
         path = self._best(best.round)
         if not path.exists():
-            disk.write_file(path, _packed(best))
+            disk.write_file(path, _packed(best, BEST))
 
     def best(self, round: int, experiment: str) -> Checkpoint | None:
         """Returns the state after the best round; None if it is lost, which is logged, because the
         run can go on without it."""
         try:
-            found = _unpacked(self._best(round))
+            found = _unpacked(self._best(round), BEST)
             if found.experiment != experiment or found.round != round:
                 raise _ForeignError(f"{self._best(round)} is a checkpoint of another experiment")
             self._refuse_lost_states(found)
@@ -526,8 +527,8 @@ class RunFolder:
             tables.cut(self.path, name, self._ends.get(name, 0))
 
 
-def _packed(checkpoint: Checkpoint) -> bytes:
-    """Returns the content of a checkpoint's file."""
+def _packed(checkpoint: Checkpoint, role: str = "") -> bytes:
+    """Returns the content of a checkpoint's file. role: BEST, or empty for one to continue from."""
     tensors = {
         key: tensor.detach().cpu().contiguous().clone()
         for key, tensor in checkpoint.tensors.items()
@@ -535,13 +536,16 @@ def _packed(checkpoint: Checkpoint) -> bytes:
     about = {"format": FORMAT, "round": checkpoint.round, "experiment": checkpoint.experiment}
     if checkpoint.best:
         about["best"] = checkpoint.best
+    if role:
+        about["role"] = role
     about["digest"] = _digest(about, tensors)
     # One entry, because safetensors does not keep the order of several.
     return safetensors.torch.save(tensors, {"communis": json.dumps(about)})
 
 
-def _unpacked(path: Path) -> Checkpoint:
-    """Reads a checkpoint's file; raises DamagedError if it is not what `_packed` returned."""
+def _unpacked(path: Path, role: str = "") -> Checkpoint:
+    """Reads a checkpoint's file; raises DamagedError if it is not what `_packed` returned for this
+    role."""
     try:
         with safe_open(disk.regular(path), framework="pt") as file:
             about = json.loads((file.metadata() or {})["communis"])
@@ -556,10 +560,13 @@ def _unpacked(path: Path) -> Checkpoint:
             int(about["round"]), str(about["experiment"]), tensors, int(about.get("best", 0))
         )
         intact = written == _digest(about, tensors) and STATES in tensors
+        own = about.get("role", "") == role
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise DamagedError(f"{path} is not a readable checkpoint ({error})") from None
     if not intact:
         raise DamagedError(f"{path} is damaged: its content does not match its digest")
+    if not own:
+        raise DamagedError(f"{path} has the content of another file of its run")
     return checkpoint
 
 

@@ -69,7 +69,7 @@ class Index:
     """The content of learned.json."""
 
     last: int  # the last round
-    best: int  # the best round by validation; 0: not known
+    best: int  # the best round by validation, which may be lost; 0: there is none
     scales: Mapping[Modality, Scale]  # over the training windows of all clients
     rounds: Mapping[int, RoundLearned] = field(default_factory=dict)
     # The digest of the source of every network of the user, by its name.

@@ -212,11 +212,11 @@ class Run:
     def _keep(self) -> None:
         """Writes the models and test predictions after the last round, and after the best one."""
         folder = LearnedFolder(self.folder.path, self.folder.owner)
-        best = self._best.round if self._best else 0
+        best = best_round(self.history, self._metric)
         if folder.holds(self.round, best):
             return
         states = [RunState(self.round, self._since, self.servers)]
-        if self._best and best != self.round:
+        if self._best and self._best.round != self.round:
             states.append(self._best)
         rounds = {}
         for after in states:

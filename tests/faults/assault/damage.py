@@ -162,6 +162,8 @@ def _resumed(case: Case, folder: Path, hurt: Path) -> Outcome:
     whole = expected(case.home, case.name)
     own = str(hurt.relative_to(folder))
     other = [name for name in different(numbers(folder), whole) if name != own]
+    if other and said.names(*_names(hurt, folder)):
+        return REFUSED  # the run went on without what was in the file, and said so
     if other:
         return Outcome("silent difference", f"after resuming: {', '.join(other[:5])}")
     if numbers(folder).get(own) == whole.get(own):

@@ -48,6 +48,18 @@ def test_the_selection_chooses_the_round(tmp_path: Path, select: str, right: int
     assert found.windows[0, 0] == right
 
 
+def test_predictions_that_should_be_there_are_missed(tmp_path: Path) -> None:
+    run = write(tmp_path, "a", 0)
+    settings = (run / "config.toml").read_text("utf-8")
+    assert not confusions(collect([tmp_path]), "last")
+    assert "rounds = 3" in settings
+    text = settings.replace("rounds = 3", "rounds = 3\nkeep = true")
+    (run / "config.toml").write_text(text, "utf-8")
+    (found,) = confusions(collect([tmp_path]), "last")
+    assert found.runs == 0
+    assert str(run / "learned.json") in found.problems[0]
+
+
 def test_newcomers_and_attackers_do_not_count(tmp_path: Path) -> None:
     path = write(tmp_path, "a", 0, attackers=[1], newcomers=[{"id": 2, "unscored": ""}])
     folders.keep(path, [0, 1, 2], [0, 0, 0], [WALK, SIT, FALL])

@@ -114,6 +114,44 @@ def test_a_best_round_that_a_power_cut_emptied_is_written_again(tmp_path: Path) 
     assert best.stat().st_size
 
 
+def begun_badly(folder: Path) -> Path:
+    """Returns the file of the best round of a run whose later rounds are worse, and which was
+    interrupted before its last one."""
+    config = config_of("method.lr=1.0")
+    run = Job(config, folder).open(config.make_fleet(), workers=1)
+    for _, _ in zip(range(3), run, strict=False):
+        pass
+    run.backend.close()
+    run.folder.close()
+    (best,) = folder.glob("best-*")
+    assert "000003" not in best.name
+    return best
+
+
+def test_a_lost_best_round_is_told_and_not_replaced_by_the_last(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    best = begun_badly(tmp_path)
+    best.write_bytes(best.read_bytes()[:-1])
+    finished(tmp_path, "method.lr=1.0")
+    assert f"{best.name} is not a readable checkpoint" in caplog.text
+    assert Trained(tmp_path).predictions("last")["round"].unique() == [4]
+    with pytest.raises(CommunisError, match=r"after round \d, the best, were lost"):
+        Trained(tmp_path).model(0, "best")
+
+
+def test_the_best_round_in_place_of_the_checkpoint_is_not_continued_from(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    best = begun_badly(tmp_path / "run")
+    finished(tmp_path / "whole", "method.lr=1.0")
+    (tmp_path / "run" / "checkpoint.safetensors").write_bytes(best.read_bytes())
+    finished(tmp_path / "run", "method.lr=1.0")
+    assert "has the content of another file of its run; going on from round" in caplog.text
+    found, whole = Trained(tmp_path / "run").index, Trained(tmp_path / "whole").index
+    assert found.files == whole.files
+
+
 def test_why_there_is_no_common_model(tmp_path: Path) -> None:
     finished(tmp_path / "local", "run.rounds=1", "method.name=local")
     with pytest.raises(
