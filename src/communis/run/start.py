@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from communis.core.errors import plain
 from communis.core.settings import SchemaError
 from communis.core.state import State
 from communis.fleet.start import Start
@@ -18,8 +19,12 @@ def start_of(run: Path, data: Mapping[str, Any]) -> Start:
     """Returns the common model of a run after its last round. data: the table of the dataset that
     models will be trained on."""
     folder = RunFolder(run)
-    learned = LearnedFolder(run, folder.owner)
-    if not learned.exists:
+    try:
+        learned = LearnedFolder(run, folder.owner)
+        there = learned.exists
+    except OSError as error:
+        raise SchemaError(f"fleet.start = {run}: cannot be read: {plain(error)}") from None
+    if not there:
         raise SchemaError(
             f"fleet.start = {run}: no models are kept there: expected the folder of a finished run "
             "with run.keep = true, such as runs/demo/fedavg/seed0"

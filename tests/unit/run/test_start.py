@@ -144,6 +144,7 @@ def test_refusals(home: Path, tmp_path: Path) -> None:
         return str(caught.value)
 
     assert "no models are kept" in refused(started(tmp_path / "nowhere"))
+    assert "fleet.start = xxx" in refused(started(Path("x" * 4000)))
     without = finished(tmp_path / "without", "run.keep=false")
     assert "no models are kept" in refused(started(without))
     personal = finished(tmp_path / "personal", "method.name=fedper")
