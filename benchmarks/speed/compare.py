@@ -25,6 +25,7 @@ def commands(workload: str) -> dict[str, list[str]]:
     found = {
         "communis": [python, str(HERE / "communis_sim.py"), workload],
         "plain loop, 1 thread": [python, str(PEERS / "plain.py"), workload, "1"],
+        "plain loop, 2 threads": [python, str(PEERS / "plain.py"), workload, "2"],
     }
     for name, script, variable, module in (
         ("Flower simulation", "flower_sim.py", "FLOWER_PYTHON", "flwr"),
