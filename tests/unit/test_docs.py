@@ -213,10 +213,14 @@ def test_configurations_make_fleets(page: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("block", blocks("bash"), ids=by_name)
-def test_commands_are_valid(block: Block, tmp_path: Path) -> None:
-    for other in blocks("toml"):
+def test_commands_are_valid(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)  # files of the page may name its modules
+    for other in blocks("toml", "python"):
         if other.page == block.page and other.file:
-            (tmp_path / other.file).write_text(other.text, "utf-8")
+            path = tmp_path / other.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(other.text, "utf-8")
+            monkeypatch.delitem(sys.modules, path.stem, raising=False)
     for words in block.commands():
         called = words[0]
         if called == "communis":
