@@ -112,9 +112,9 @@ def test_live_html_is_told_from_text(text: str, live: bool) -> None:
 
 @pytest.mark.slow
 def test_every_kind_can_be_tried(tmp_path: Path) -> None:
-    """Some seconds of each do no harm."""
+    """At least one case of each does no harm."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.faults.assault", "--minutes", "0.7", "--workers", "1",
+        [sys.executable, "-m", "tests.faults.assault", "--minutes", "0.1", "--workers", "1",
          "--results", str(tmp_path / "r.jsonl")],
         capture_output=True,
         text=True,

@@ -46,7 +46,7 @@ from tests.faults.hostile_files import (
 from tests.unit.data.sources import made_mmfi, made_realworld, made_stress_predict, made_umafall
 
 SOME = 1_000  # damaged files
-MANY = 5_000
+MANY = 3_000
 HARMLESS = {  # archives that look hostile, and what comes out of them is what is in them
     "twice.zip",
     "twice.tar",

@@ -167,9 +167,10 @@ class Assault:
         self._known: set[tuple[str, str, str]] = set()  # causes of harm that were told
 
     def go(self, workers: int, seconds: float) -> None:
+        """For so many seconds, and until every kind was tried."""
         begun = news = time.monotonic()
-        while self._active or time.monotonic() < begun + seconds:
-            while len(self._active) < workers and time.monotonic() < begun + seconds:
+        while self._active or self._goes_on(begun + seconds):
+            while len(self._active) < workers and self._goes_on(begun + seconds):
                 self._active.append(self._slice())
             wait([one.pipe for one in self._active], timeout=0.2)
             for one in [one for one in self._active if not one.hear()]:
@@ -178,6 +179,9 @@ class Assault:
             if time.monotonic() > news + NEWS:
                 news = time.monotonic()
                 self._tell(news - begun)
+
+    def _goes_on(self, until: float) -> bool:
+        return time.monotonic() < until or not all(self._next.values())
 
     def close(self) -> None:
         """Of slices that were under way, what is done counts."""

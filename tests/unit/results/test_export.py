@@ -67,9 +67,14 @@ def needs_onnx(kind: str) -> None:
         pytest.skip("the extra `export` is not installed")
 
 
-@pytest.mark.parametrize("kind", ["onnx", "pt2"])
 @pytest.mark.parametrize(
-    "model", [pytest.param(m, marks=() if m == QUICK else pytest.mark.slow) for m in MODELS]
+    ("model", "kind"),
+    [
+        *(pytest.param(m, "onnx", marks=() if m == QUICK else pytest.mark.slow) for m in MODELS),
+        pytest.param(QUICK, "pt2"),
+        # An ONNX file is made from the program that a pt2 file holds.
+        *(pytest.param(m, "pt2", marks=pytest.mark.slow) for m in (*NOT_IN_ONNX, "cnn_gru")),
+    ],
 )
 def test_every_architecture(model: str, kind: Kind, tmp_path: Path) -> None:
     needs_onnx(kind)
