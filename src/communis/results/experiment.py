@@ -145,7 +145,8 @@ class Results:
         columns = ["method", "cell", "metric", "mean", "spread", "seeds"]
         table: str = shown[columns].to_html(index=False, float_format="{:.3f}".format)
         names = ", ".join(self.frames())
-        return f"{table}<p>{len(self.read_runs)} runs; frames: {names}</p>"
+        count = len(self.read_runs)
+        return f"{table}<p>{count} run{'s' * (count > 1)}; frames: {names}</p>"
 
     def frames(self) -> dict[str, pd.DataFrame]:
         """The frames that have rows, by the name of their property."""
