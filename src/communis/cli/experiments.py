@@ -167,7 +167,7 @@ def _written(what: str, paths: Sequence[Path], where: Path) -> None:
 
 def _starting(start: Path | None) -> list[str]:
     """Returns the setting by which models begin with those of a run."""
-    return [] if start is None else [f"fleet.start={dumps(str(start))}"]
+    return [] if start is None else [f"fleet.start={dumps(str(start), ensure_ascii=False)}"]
 
 
 def _of_shard(jobs: Sequence[Job], shard: str) -> list[Job]:

@@ -181,7 +181,9 @@ def prepare(jobs: Sequence[Job], fresh: bool) -> None:
     """Refuses folders that hold results of other settings. fresh: earlier results of these jobs
     are removed first."""
     if fresh:
-        _remove([job.folder for job in jobs if (job.folder / "config.toml").exists()])
+        earlier = [job.folder for job in jobs if (job.folder / "config.toml").exists()]
+        _refuse_lost_start(jobs, earlier)
+        _remove(earlier)
     for job in jobs:
         path = job.folder / "config.toml"
         begun = (job.folder / RECORDS).exists()  # otherwise the run was refused before round 1
@@ -291,6 +293,21 @@ def _refuse_unreadable(config: Config) -> None:
             "continued; a setting of a plug-in must be text, a number, true or false, or a list "
             "or table of these"
         )
+
+
+def _refuse_lost_start(jobs: Sequence[Job], earlier: Sequence[Path]) -> None:
+    """Refuses to remove earlier results for models to start from that are among them, or that
+    cannot be read."""
+    gone = {folder.resolve() for folder in earlier}
+    starts = {job.config.fleet.start: job for job in jobs if earlier and job.config.fleet.start}
+    for start, job in starts.items():
+        with job.named():
+            job.config.external_files()
+            if Path(start).resolve() in gone:
+                raise CommunisError(
+                    f"fleet.start = {start}: is among the results that --fresh removes; choose "
+                    "another --name"
+                )
 
 
 def _remove(paths: Sequence[Path]) -> None:

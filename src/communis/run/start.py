@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from communis.core.errors import plain
+from communis.core.disk import DamagedError
+from communis.core.errors import CommunisError, plain
 from communis.core.settings import SchemaError
 from communis.core.state import State
 from communis.fleet.start import Start
 from communis.run import reading
 from communis.run.folder import RunFolder
-from communis.run.learned import LearnedFolder
+from communis.run.learned import INDEX, WAY_OUT, LearnedFolder
 
 
 def start_of(run: Path, data: Mapping[str, Any]) -> Start:
@@ -30,6 +31,10 @@ def start_of(run: Path, data: Mapping[str, Any]) -> Start:
             "with run.keep = true, such as runs/demo/fedavg/seed0"
         )
     index = learned.index()
+    if index.last not in index.rounds:
+        raise DamagedError(
+            f"{run / INDEX}: names no models after round {index.last}, the last; {WAY_OUT}"
+        )
     last = index.rounds[index.last]
     if not last.common:
         raise SchemaError(
@@ -38,18 +43,42 @@ def start_of(run: Path, data: Mapping[str, Any]) -> Start:
         )
     models = {name: State(learned.model(file)[0]) for name, file in last.common.items()}
     digests = {name: Path(file).stem for name, file in last.common.items()}
-    labels = folder.fleet()["labels"]
+    labels = folder.fleet().get("labels")
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise DamagedError(f"{run / 'fleet.json'}: does not name the classes; {WAY_OUT}")
     return Start(str(run), models, digests, labels, _same_data(run, data))
 
 
 def _same_data(run: Path, data: Mapping[str, Any]) -> bool:
-    """Returns whether a run learned from the dataset of this table, however it was cut, or may have
-    done so."""
+    """Returns whether a run, or one of those that it goes on from, learned from the dataset of this
+    table, however it was cut, or may have done so."""
     table, _, _ = reading.read(str(run / "config.toml"))
-    theirs = table.get("data", data)
+    seen = {run.resolve()}
+    while not _alike(table.get("data"), data):
+        fleet = table.get("fleet")
+        start = fleet.get("start") if isinstance(fleet, Mapping) else None
+        if not start:
+            return False
+        try:
+            before = Path(str(start)).resolve()
+            table, _, _ = reading.read(str(before / "config.toml"))
+        except (CommunisError, OSError, ValueError):
+            return True  # what that run learned from is not known
+        if before in seen:
+            return False
+        seen.add(before)
+    return True
+
+
+def _alike(theirs: Any, data: Mapping[str, Any]) -> bool:
+    if not isinstance(theirs, Mapping) or "name" not in theirs:
+        return True
     if theirs["name"] != data["name"]:
         return False
     if data["name"] != "own":
         return True
-    folders = {Path(str(source.get("folder", ""))).resolve() for source in (theirs, data)}
-    return len(folders) == 1
+    folders = [Path(str(source.get("folder", ""))) for source in (theirs, data)]
+    # A path that is relative to the folder where that run was begun may lead nowhere from here.
+    if not folders[0].is_absolute() and not folders[0].exists():
+        return True
+    return folders[0].resolve() == folders[1].resolve()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,15 @@ from typer.testing import CliRunner
 
 from communis import CommunisError
 from communis.cli.main import app
+from communis.core import disk
 from communis.core.state import State
 from communis.fleet.clients import FleetClients
 from communis.fleet.start import Start
 from communis.results.trained import Trained
 from communis.run.config import Config, load
 from communis.run.folder import RunFolder
-from communis.run.jobs import Job, begun_in, refuse_changed_files
+from communis.run.jobs import Job, begun_in, prepare, refuse_changed_files
+from communis.run.learned import LearnedFolder
 from communis.run.start import start_of
 
 SMALL = (
@@ -126,6 +129,29 @@ def test_own_recordings_are_the_same_by_their_folder(home: Path, tmp_path: Path)
     assert start_of(run, {"name": "own", "folder": f"{tmp_path}/b/../a"}).same_data
 
 
+def test_the_same_data_are_found_through_runs_between(home: Path, tmp_path: Path) -> None:
+    between = shutil.copytree(home, tmp_path / "between")
+    other = "[data]\nname = 'world'\n[fleet]\nstart = '{}'\n"
+    config = between / "config.toml"
+    synthetic = {"name": "synthetic"}
+    config.write_text(other.format(home), encoding="utf-8")
+    assert start_of(between, synthetic).same_data
+    assert not start_of(between, {"name": "dsads"}).same_data
+    config.write_text(other.format(between), encoding="utf-8")  # a circle
+    assert not start_of(between, synthetic).same_data
+    config.write_text(other.format(tmp_path / "gone"), encoding="utf-8")
+    assert start_of(between, synthetic).same_data  # not known
+
+
+def test_own_recordings_at_a_relative_path_that_leads_nowhere_may_be_the_same(
+    home: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(home, tmp_path / "run")
+    text = "[data]\nname = 'own'\nfolder = 'no/such/recordings'\n"
+    (run / "config.toml").write_text(text, encoding="utf-8")
+    assert start_of(run, {"name": "own", "folder": str(tmp_path)}).same_data
+
+
 def test_bits_do_not_depend_on_workers(home: Path, tmp_path: Path) -> None:
     one, two = (
         finished(tmp_path / str(workers), f"fleet.start='{home}'", workers=workers)
@@ -157,6 +183,35 @@ def test_refusals(home: Path, tmp_path: Path) -> None:
     model = clients_of(config_of()).client(0, 0).model
     with pytest.raises(CommunisError, match="nothing of its model cnn_small fits"):
         start.fill(model, "cnn_small")
+
+
+def test_files_of_a_start_that_lack_something_are_refused(home: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(home, tmp_path / "run")
+    learned = LearnedFolder(run, RunFolder(run).owner)
+    learned.write_index(replace(learned.index(), last=7))
+    with pytest.raises(CommunisError, match=r"learned\.json: names no models after round 7"):
+        start_of(run, {"name": "synthetic"})
+    learned.write_index(LearnedFolder(home, RunFolder(home).owner).index())
+    fleet = RunFolder(run).fleet()
+    for labels in (None, 3, [3]):
+        disk.write_json(run / "fleet.json", {**fleet, "labels": labels})
+        with pytest.raises(CommunisError, match=r"fleet\.json: does not name the classes"):
+            start_of(run, {"name": "synthetic"})
+    disk.write_json(run / "fleet.json", fleet)
+    (run / "config.toml").write_text("data = 3", encoding="utf-8")
+    assert start_of(run, {"name": "synthetic"}).same_data  # not known
+
+
+def test_fresh_keeps_the_run_to_start_from(home: Path, tmp_path: Path) -> None:
+    run = tmp_path / "c" / "fedavg" / "seed0"
+    shutil.copytree(home, run)
+    for start, why in ((run, "is among the results"), (tmp_path / "typo", "no models are kept")):
+        job = Job(started(start), run)
+        with pytest.raises(CommunisError, match=why):
+            prepare([job], fresh=True)
+        assert len(RunFolder(run).records()) == 2
+    prepare([Job(started(home), run)], fresh=True)
+    assert not (run / "config.toml").exists()
 
 
 def test_a_start_that_changed_is_refused(home: Path, tmp_path: Path) -> None:
@@ -214,6 +269,7 @@ def test_other_changes_are_refused_and_nothing_is_touched(home: Path, change: st
 
 
 def test_from_on_the_command_line(home: Path, tmp_path: Path) -> None:
+    home = shutil.copytree(home, tmp_path / "run \U0001f600 'quoted'")
     words = ["run", "synthetic", *SMALL, "--into", str(tmp_path), "--name", "b", "-q"]
     result = CliRunner().invoke(app, [*words, "--from", str(home)])
     assert result.exit_code == 0, result.output
