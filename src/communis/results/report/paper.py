@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -24,6 +24,7 @@ text { font: 12px sans-serif; fill: #64748b; } .title { font-weight: 600; fill: 
 .grid { stroke: #e2e8f0; } .mark { stroke: #64748b; } .name { fill: #1e293b; }
 .end { font-weight: 600; }
 """
+LONGEST = 100  # letters of a file's name
 SVG = re.compile(r"[<]svg\b.*?[<]/svg>", re.DOTALL)
 # Characters that names may hold and XML may not.
 NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -31,6 +32,7 @@ SPECIAL = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    "[": "{[}",  # after the end of a line it would begin an argument
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
 }
 
@@ -58,11 +60,10 @@ def write_figures(results: Results, folder: Path, title: str) -> list[Path]:
     text = page.render(results.read_runs, results.metric, title, results.select, results.targets)
     disk.make_folder(folder)
     paths = []
-    taken: Counter[str] = Counter()
     for name, figure in _figures(str(text)):
-        taken[name] += 1
-        number = f"-{taken[name]}" if taken[name] > 1 else ""
-        path = folder / f"{name}{number}.svg"
+        numbered = (f"{name[:LONGEST]}-{number}.svg" for number in count(2))
+        names = chain([f"{name[:LONGEST]}.svg"], numbered)
+        path = next(folder / name for name in names if folder / name not in paths)
         disk.write_file(path, ElementTree.tostring(figure, "utf-8"))
         paths.append(path)
     return paths

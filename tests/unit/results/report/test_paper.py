@@ -7,6 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pandas as pd
+import pytest
 from typer.testing import CliRunner
 
 from communis.cli.main import app
@@ -68,9 +69,23 @@ def test_names_are_text_in_every_file(tmp_path: Path) -> None:
     shown = r"a\_b \& 50\% \$x\$ \#1 \{y\} \textasciitilde{} \textasciicircum{} "
     assert shown in text
     assert paper.escaped("\\a\nb") == r"\textbackslash{}a b"
+    assert paper.escaped("[1] x[2]") == "{[}1] x{[}2]"
     for path in paper.write_figures(results, tmp_path / "figures", "t"):
         ElementTree.parse(path)
         assert b"<b>" not in path.read_bytes()
+
+
+def test_every_figure_has_a_file_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    titles = ["F 1", "f-1", "F 1 2", "Long " * 99, "long " * 98]
+    figures = [f'<svg><text class="title">{title}</text></svg>' for title in titles]
+    monkeypatch.setattr(paper.page, "render", lambda *_: "".join(figures))
+    results = three_seeds(tmp_path / "runs", "fedavg")
+    paths = paper.write_figures(results, tmp_path / "figures", "t")
+    assert [path.name for path in paths[:3]] == ["f-1.svg", "f-1-2.svg", "f-1-2-2.svg"]
+    assert {*paths} == {*(tmp_path / "figures").iterdir()}
+    assert len(paths) == 5
 
 
 def test_figures_stand_by_themselves(tmp_path: Path) -> None:
