@@ -114,14 +114,15 @@ class Results:
         recordings: str | Path | Iterable[str | Path],
         client: int | str = "",
         normalise: Normalise = "",
+        model: str = "",
         round: int | str = "last",
     ) -> pd.DataFrame:
         """What `communis predict` says of new recordings, one row per window. client: whose model;
-        without it the common model, for somebody new. What the windows were normalised by is in
-        the attribute `attrs` of the frame."""
+        without it the common model, for somebody new. model: which architecture of it, if there are
+        several. What the windows were normalised by is in the attribute `attrs` of the frame."""
         paths = [recordings] if isinstance(recordings, (str, Path)) else recordings
         files = [Path(path) for path in paths]
-        found = predicted(Trained(self.run.path), files, str(client), normalise, round=round)
+        found = predicted(Trained(self.run.path), files, str(client), normalise, model, round)
         found.table.attrs["normalised_by"] = found.normalised_by
         return found.table
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -100,6 +100,15 @@ def predicted(
     """The predictions of the model of a client for recordings. Without a client those of the common
     model, for somebody new: normalised by these recordings (own), by the fleet's training windows
     (fleet), or as in training."""
+    if normalise not in get_args(Normalise):
+        raise CommunisError(f"normalise: expected own or fleet, got {normalise!r}")
+    if not paths:
+        raise CommunisError("no recordings are given")
+    if client and (normalise or model):
+        raise CommunisError(
+            "a normalisation (normalise) and an architecture (model) are chosen for a newcomer; a "
+            "client of the run has its own model and scale"
+        )
     if client:
         predictor = trained.model(trained.client(client), round)
         windows = cut(trained, paths)

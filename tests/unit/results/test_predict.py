@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from pandas.testing import assert_frame_equal
 from typer.testing import CliRunner
 
+import communis
 from communis import CommunisError
 from communis.cli.main import app
 from communis.results.predict import cut, table
@@ -142,6 +145,29 @@ def test_refusals(home: Path, words: list[str], expected: str) -> None:
     result = CliRunner().invoke(app, ["predict", str(home / "run"), str(new), *words])
     assert isinstance(result.exception, CommunisError)
     assert expected in str(result.exception)
+
+
+def test_from_python(home: Path) -> None:
+    new = home / "python.csv"
+    signal("walk", 20, 1).to_csv(new, index=False)
+    results = communis.open(home / "run")
+    trained = Trained(home / "run")
+    frame = results.predict(new)
+    windows = cut(trained, [new])
+    assert_frame_equal(frame, table(trained.common(scales=windows.scales()), windows))
+    assert frame.attrs["normalised_by"] == "the 10 windows of these recordings, without labels"
+    (name,) = trained.config.fleet.architectures()
+    assert_frame_equal(results.predict([new], model=name), frame)
+    assert_frame_equal(results.predict([new], client=0), table(trained.model(0), windows))
+    with pytest.raises(CommunisError, match="no recordings are given"):
+        results.predict([])
+    wrong: Any = "flet"
+    with pytest.raises(CommunisError, match="normalise: expected own or fleet, got 'flet'"):
+        results.predict(new, normalise=wrong)
+    with pytest.raises(CommunisError, match="are chosen for a newcomer"):
+        results.predict(new, client=0, normalise="fleet")
+    with pytest.raises(CommunisError, match="are chosen for a newcomer"):
+        results.predict(new, client=0, model=name)
 
 
 def test_files_that_cannot_be_read_are_named(home: Path) -> None:
