@@ -82,7 +82,7 @@ def test_another_source_of_a_network_is_told(
 
 
 def predicts_alike(fleet: Fleet, folder: Path) -> None:
-    """Requires that models that are read back give the kept predictions, to the bit."""
+    """Requires that models that are read back give the kept predictions."""
     trained = Trained(folder)
     kept = trained.predictions()
     assert trained.clients == [0, 1, 2, 3]
@@ -90,8 +90,9 @@ def predicts_alike(fleet: Fleet, folder: Path) -> None:
         of_client = kept[kept["client"] == client]
         assert of_client["window"].tolist() == fleet.test_rows(client).tolist()
         assert of_client["target"].tolist() == fleet.windows.target[of_client["window"]].tolist()
-        expected = np.stack(of_client["scores"].to_list())
-        found = predicted(trained.model(client), fleet, client).numpy().astype(np.float16)
+        expected = np.stack(of_client["scores"].to_list()).astype(np.float32)
+        found = predicted(trained.model(client), fleet, client).numpy()
         rows = seen(fleet, client)
         assert rows.any()
-        np.testing.assert_array_equal(found[rows], expected[rows])
+        # Kept in half precision: 11 bits. Batches of other sizes may be rounded otherwise.
+        np.testing.assert_allclose(found[rows], expected[rows], rtol=2**-10, atol=2**-14)

@@ -41,11 +41,6 @@ def predict(
     _refuse_taken(output)
     trained = Trained(run)
     _refuse_both(trained, client, newcomer, "--newcomer")
-    if client and (normalise or model):
-        raise CommunisError(
-            "--normalise and --model are for a newcomer; a client of the run has its own model and "
-            "scale"
-        )
     found = predicted(trained, files, client, normalise, model, round)
     if not quiet:
         _show(found)

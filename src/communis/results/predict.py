@@ -106,8 +106,8 @@ def predicted(
         raise CommunisError("no recordings are given")
     if client and (normalise or model):
         raise CommunisError(
-            "a normalisation (normalise) and an architecture (model) are chosen for a newcomer; a "
-            "client of the run has its own model and scale"
+            "normalise and model are for a newcomer; a client of the run has its own model and "
+            "scale"
         )
     if client:
         predictor = trained.model(trained.client(client), round)

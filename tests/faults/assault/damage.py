@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from communis.results.verdict import OLD
+from communis.run.folder import BEST
+from communis.run.learned import FOLDER, INDEX
 from tests.faults.assault.case import Case
 from tests.faults.assault.experiment import (
     EXPERIMENTS,
@@ -140,8 +142,9 @@ def _shown(found: Look, before: Look, hurt: Path, folder: Path) -> Outcome:
         refused |= outcome is not None
         if outcome is None and said.text != known.text and hurt.name != "config.toml":
             return Outcome("silent difference", _first_difference(said.text, known.text))
-    named = found.page.count(hurt.name) > before.page.count(hurt.name)
-    refused |= named  # the page goes on without what was in the file, and says so
+    # A page goes on without the predictions of a damaged file, and says so.
+    kept = hurt.name == INDEX or hurt.parent.name == FOLDER
+    refused |= kept and found.page.count(hurt.name) > before.page.count(hurt.name)
     if not refused and found.page != before.page and hurt.name != "config.toml":
         return Outcome("silent difference", f"page: {_first_difference(found.page, before.page)}")
     return REFUSED if refused else SURVIVED
@@ -162,8 +165,8 @@ def _resumed(case: Case, folder: Path, hurt: Path) -> Outcome:
     whole = expected(case.home, case.name)
     own = str(hurt.relative_to(folder))
     other = [name for name in different(numbers(folder), whole) if name != own]
-    if other and said.names(*_names(hurt, folder)):
-        return REFUSED  # the run went on without what was in the file, and said so
+    if other and hurt.name.startswith(BEST) and said.names(hurt.name):
+        return REFUSED  # the run goes on without the best round, and says so
     if other:
         return Outcome("silent difference", f"after resuming: {', '.join(other[:5])}")
     if numbers(folder).get(own) == whole.get(own):

@@ -164,9 +164,9 @@ def test_from_python(home: Path) -> None:
     wrong: Any = "flet"
     with pytest.raises(CommunisError, match="normalise: expected own or fleet, got 'flet'"):
         results.predict(new, normalise=wrong)
-    with pytest.raises(CommunisError, match="are chosen for a newcomer"):
+    with pytest.raises(CommunisError, match="are for a newcomer"):
         results.predict(new, client=0, normalise="fleet")
-    with pytest.raises(CommunisError, match="are chosen for a newcomer"):
+    with pytest.raises(CommunisError, match="are for a newcomer"):
         results.predict(new, client=0, model=name)
 
 
